@@ -1,0 +1,54 @@
+"""Measure how much a language model has memorized its secrets.
+
+All the secrets of a format form a tree; a language model puts a cost on every edge; every measurement and
+every attack is a walk on that tree.
+
+The public names live here and load on first use, so that `import lightning_exposure` costs nothing and a
+program that only describes secrets never loads PyTorch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lightning_exposure.exposure import ExposureEstimate, measure_exposure
+    from lightning_exposure.language import SecretTree
+    from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Canary",
+    "CanarySet",
+    "ExposureEstimate",
+    "SecretFormat",
+    "SecretTree",
+    "measure_exposure",
+]
+
+# Type checkers read the imports above, Python reads this; a test keeps the two equal.
+_HOMES = {
+    "Canary": "secrets",
+    "CanarySet": "secrets",
+    "ExposureEstimate": "exposure",
+    "SecretFormat": "secrets",
+    "SecretTree": "language",
+    "measure_exposure": "exposure",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its layer, the first time someone asks for it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    # From now on Python finds the name without asking here.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Names for completion: what is loaded already, and what would load on first use."""
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,17 @@
+"""Numbers: how exposed a secret is, exactly or estimated, always with an interval."""
+
+from lightning_exposure.exposure.estimate import METHODS, ExposureEstimate, measure_exposure
+from lightning_exposure.exposure.metric import Exposure
+from lightning_exposure.exposure.ranking import exposure_by_rank
+from lightning_exposure.exposure.skewnormal import PoorFitWarning, SkewNormal, exposure_by_skew_normal
+
+__all__ = [
+    "METHODS",
+    "Exposure",
+    "ExposureEstimate",
+    "PoorFitWarning",
+    "SkewNormal",
+    "exposure_by_rank",
+    "exposure_by_skew_normal",
+    "measure_exposure",
+]

@@ -1,0 +1,134 @@
+"""How a tokenizer spells the secrets of a format: where the tree begins, which tokens may follow, what is canonical.
+
+A string has many tokenizations, and training saw one of them: `encode(whole text)`. Only that path counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_exposure.errors import TokenizerError
+from lightning_exposure.language.automaton import TokenAutomaton
+from lightning_exposure.language.paths import as_rows
+from lightning_exposure.language.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from lightning_exposure.secrets import SecretFormat
+
+_TRIAL_SECRETS = 64
+"""Random secrets that help to find where the prompt's tokens end, beside one for each choice of each blank."""
+
+
+class Spelling:
+    """The secrets of a format as token paths from one shared root.
+
+    Where the prompt ends inside a token of some secret (`" is"` + `" 281"`), the root is the last token boundary that
+    all secrets share, and the rest of the prompt is literal text of the tree.
+
+    Args:
+        format: What the secrets look like.
+        tokenizer: What spells them.
+
+    Attributes:
+        root: The tokens that every secret begins with.
+        root_text: Their text.
+        automaton: Which tokens may follow at each place.
+
+    Raises:
+        TokenizerError: The tokenizer lacks a character of the format, or spells it so that no tree holds it.
+    """
+
+    def __init__(self, format: SecretFormat, tokenizer: Tokenizer) -> None:
+        self._format = format
+        self._tokenizer = tokenizer
+        trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
+        spelt = [_encode(tokenizer, text, format) for text in trials]
+        self.root = _shared_root(format, tokenizer, spelt)
+        self.root_text = tokenizer.decode(self.root)
+        acceptor = format.acceptor()
+        start = acceptor.walk(self.root_text)
+        if start is None:
+            raise TokenizerError(
+                f"the tokenizer decodes the prompt {format.prompt!r} as {self.root_text!r}; these differ."
+            )
+        self._pieces = _pieces(tokenizer, self.root[-1])
+        self.automaton = TokenAutomaton(acceptor, start, self._pieces)
+        self.paths(trials)
+
+    def paths(self, secrets: Sequence[str]) -> NDArray[np.int32]:
+        """The tokens from the root to each secret, one row each, shorter ones filled up with -1.
+
+        Raises:
+            SecretError: A text is not a secret of the format.
+            TokenizerError: The tokenizer spells one in a way the tree does not hold.
+        """
+        spelt = [_encode(self._tokenizer, secret, self._format) for secret in secrets]
+        rows = as_rows([tokens[len(self.root) :] for tokens in spelt])
+        places = self.automaton.walk(rows)
+        for secret, tokens, place in zip(secrets, spelt, places, strict=True):
+            as_spelt = place >= 0 and self.automaton.accepting[place] and tokens[: len(self.root)] == self.root
+            if not as_spelt or self.text(tokens[len(self.root) :]) != secret:
+                self._refuse(secret, tokens)
+        return rows
+
+    def text(self, path: Sequence[int]) -> str:
+        """The text of a path from the root, the prompt included."""
+        return self.root_text + "".join(self._pieces[token] or "" for token in path)
+
+    def is_canonical(self, path: Sequence[int]) -> bool:
+        """Whether a complete path is the way the tokenizer itself spells that text."""
+        return self._tokenizer.encode(self.text(path)) == [*self.root, *path]
+
+    def _refuse(self, text: str, tokens: list[int]) -> None:
+        self._format.index(text)  # a text that is no secret at all gets that error
+        raise TokenizerError(
+            f"the tokenizer spells {text!r} as {self._tokenizer.decode(tokens)!r} ({len(tokens)} tokens), which does "
+            f"not fit the format {self._format.pattern!r}. It lacks characters of the format (an <unk>?), or changes "
+            "the text (case, spaces). Use a format that the tokenizer can spell."
+        )
+
+
+def _encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
+    try:
+        return list(tokenizer.encode(text))
+    except TokenizerError as error:
+        format.index(text)  # a text that is no secret at all gets that error
+        raise TokenizerError(
+            f"format {format.pattern!r} needs what the tokenizer cannot spell, for example {text!r}: {error}"
+        ) from error
+
+
+def _shared_root(format: SecretFormat, tokenizer: Tokenizer, spelt: list[list[int]]) -> list[int]:
+    """The longest run of tokens that all secrets begin with and that lies within the prompt."""
+    shared = min(spelt, key=len)
+    for tokens in spelt:
+        same = 0
+        while same < len(shared) and tokens[same] == shared[same]:
+            same += 1
+        shared = shared[:same]
+    while shared and not format.prompt.startswith(tokenizer.decode(shared)):
+        shared = shared[:-1]
+    if not shared:
+        raise TokenizerError(
+            f"pattern {format.pattern!r} has the prompt {format.prompt!r}, in which no token is the same for all "
+            "secrets; the model needs something to read before the first blank. Begin the pattern with the text that "
+            "comes before the secret in the training data."
+        )
+    return shared
+
+
+def _pieces(tokenizer: Tokenizer, anchor: int) -> list[str | None]:
+    """The text each token adds after another one.
+
+    Not `decode([token])`: many tokenizers put a space between tokens, or drop the one at the beginning of a text.
+    """
+    before = tokenizer.decode([anchor])
+    pieces: list[str | None] = []
+    for token in range(tokenizer.vocab_size):
+        both = tokenizer.decode([anchor, token])
+        pieces.append(both[len(before) :] if both.startswith(before) else None)
+    return pieces

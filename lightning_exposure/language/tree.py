@@ -1,0 +1,333 @@
+"""`SecretTree`: all the secrets of a format as a tree whose edges a language model puts a price on.
+
+The root is the text before the first blank, an edge adds one token at a cost of `-log2 P(token | everything before)`
+bits, a leaf is a complete secret. Everything else in this library is a way to walk this tree: a walk asks to expand
+a batch of nodes, and never talks to a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from lightning_exposure.errors import ArgumentError, ModelError
+from lightning_exposure.language.adapters import step_model
+from lightning_exposure.language.models import StepModel, device_of, dtype_of, evaluating
+from lightning_exposure.language.spelling import Spelling
+from lightning_exposure.language.states import State
+from lightning_exposure.language.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from lightning_exposure.secrets import SecretFormat
+
+_LN2 = math.log(2.0)
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """A batch of nodes to expand: each is a parent's state and one more token, which the model has not read yet.
+
+    Attributes:
+        state: The model's state before the token, one row per node.
+        tokens: The token of each node `(nodes,)`.
+        places: Where in the format each node stands.
+        costs: The bits from the root to each node, in float64.
+        paths: The tokens from the root to each node `(nodes, depth)`; shorter paths are filled up with -1.
+    """
+
+    state: State
+    tokens: NDArray[np.int64]
+    places: NDArray[np.int64]
+    costs: NDArray[np.float64]
+    paths: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        """How many nodes."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Children:
+    """What expanding a batch of nodes gives: their children, flat, in the order of their parents.
+
+    Attributes:
+        state: The model's state after the parents, one row per parent: children share it.
+        parents: The row of each child's parent.
+        tokens: The token of each child.
+        places: Where in the format each child stands.
+        costs: The bits from the root to each child, in float64.
+        leaf: Whether the child is a complete secret in its canonical tokenization.
+        open: Whether the child can be expanded further.
+    """
+
+    model: StepModel
+    state: State
+    parents: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    places: NDArray[np.int64]
+    costs: NDArray[np.float64]
+    leaf: NDArray[np.bool_]
+    open: NDArray[np.bool_]
+    parent_paths: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        """How many children."""
+        return len(self.tokens)
+
+    def paths(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> NDArray[np.int32]:
+        """The tokens from the root to some of the children `(children, depth)`."""
+        return _append(self.parent_paths[self.parents[which]], self.tokens[which])
+
+    def take(self, which: NDArray[np.intp]) -> Nodes:
+        """Some of the children as nodes to expand."""
+        rows = self.parents[which]
+        state = self.state
+        if len(rows) != len(self.parent_paths) or not np.array_equal(rows, np.arange(len(rows))):
+            state = self.model.select(state, torch.from_numpy(rows).to(device_of(self.model.module)))
+        return Nodes(state, self.tokens[which], self.places[which], self.costs[which], self.paths(which))
+
+
+class SecretTree:
+    """A model, a format and a tokenizer: the tree of all secrets of the format, priced by the model.
+
+    The tree never changes the model. While it works the module is in eval mode and without gradients; afterwards
+    every submodule is in the mode it was in. It keeps no results, so it can be walked again after more training.
+
+    Args:
+        model: A module that maps token ids `(batch, time)` to logits `(batch, time, vocabulary)`, with or without a
+            recurrent state; or a `StepModel`, where no adapter fits by itself.
+        format: What the secrets look like.
+        tokenizer: How the model was trained to read text.
+        context: For a model without a state: how many of the last tokens it is given; None: all.
+        batch_size: The largest number of nodes the model reads at once.
+
+    Example:
+        >>> from lightning_exposure import SecretFormat
+        >>> from lightning_exposure.language import CharTokenizer
+        >>> model = nn.Sequential(nn.Embedding(14, 8), nn.Linear(8, 14))
+        >>> tree = SecretTree(model, SecretFormat("pin ####"), CharTokenizer.from_text("pin 0123456789"))
+        >>> tree.size, tree.automaton.depth
+        (10000, 4)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | StepModel,
+        format: SecretFormat,
+        tokenizer: Tokenizer,
+        *,
+        context: int | None = None,
+        batch_size: int = 4096,
+    ) -> None:
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
+        self.format = format
+        self.tokenizer = tokenizer
+        self.spelling = Spelling(format, tokenizer)
+        self.automaton = self.spelling.automaton
+        self.model = step_model(model, context=context)
+        self.batch_size = batch_size
+
+    def __repr__(self) -> str:
+        """Format, size and model."""
+        return f"SecretTree({self.format!r}, {self.size:,} secrets, {type(self.model.module).__name__})"
+
+    @property
+    def size(self) -> int:
+        """How many secrets there are: |R|."""
+        return self.format.size
+
+    @property
+    def bits(self) -> float:
+        """log2 |R|: the largest possible exposure."""
+        return self.format.bits
+
+    @property
+    def tie(self) -> float:
+        """Costs closer than this, in bits, are equal: what rounding in the model's own arithmetic can do.
+
+        One string scored in batches of different shapes comes out with slightly different last digits.
+        """
+        return 64.0 * torch.finfo(dtype_of(self.model.module)).eps
+
+    def paths(self, secrets: Sequence[str]) -> NDArray[np.int32]:
+        """The tokens from the root to each secret in its canonical tokenization, one row each, filled up with -1.
+
+        Raises:
+            SecretError: A text is not a secret of the format.
+            TokenizerError: The tokenizer spells one in a way the tree does not hold.
+        """
+        return self.spelling.paths(secrets)
+
+    def text(self, path: Sequence[int]) -> str:
+        """The text of a path from the root, the prompt included."""
+        return self.spelling.text(path)
+
+    def root(self, bound: float = math.inf) -> Children:
+        """Read the prompt and give the first tokens of all secrets; counts as one expansion."""
+        with evaluating(self.model.module):
+            logits, state = self.model.start(self.spelling.root)
+        start = _no_path(1)
+        return self._children(state, self._checked(logits, 1), np.zeros(1, np.int64), np.zeros(1), start, bound)
+
+    def expand(self, nodes: Nodes, bound: float = math.inf) -> Children:
+        """Read the token of each node and give all their children.
+
+        Args:
+            nodes: At most `batch_size` of them, all open.
+            bound: Children that cost more than this many bits are left out.
+        """
+        state, logits = self._read(nodes)
+        paths = nodes.paths
+        return self._children(state, logits, nodes.places, nodes.costs, paths, bound)
+
+    def revive(self, paths: NDArray[np.int32], places: NDArray[np.int64], costs: NDArray[np.float64]) -> Nodes:
+        """Nodes whose states were dropped to save memory: their tokens are read again from the root.
+
+        Args:
+            paths: The tokens from the root to each node, shorter ones filled up with -1.
+            places: Where in the format each node stands.
+            costs: The bits from the root to each node, which are not computed again.
+        """
+        depths = (paths >= 0).sum(axis=1)
+        rows, states = [], []
+        with evaluating(self.model.module):
+            _, root = self.model.start(self.spelling.root)
+            for depth in np.unique(depths):
+                at = np.flatnonzero(depths == depth)
+                rows.append(at)
+                states.append(self._read_again(root, paths[at, : depth - 1]))
+            state = self.model.concatenate(states)
+            if len(states) > 1:
+                back = torch.from_numpy(np.argsort(np.concatenate(rows)))
+                state = self.model.select(state, back.to(device_of(self.model.module)))
+        tokens = paths[np.arange(len(paths)), depths - 1].astype(np.int64)
+        return Nodes(state, tokens, places, costs, paths)
+
+    def _read_again(self, root: State, paths: NDArray[np.int32]) -> State:
+        """The states after paths of one length."""
+        device = device_of(self.model.module)
+        state = self.model.select(root, torch.zeros(len(paths), dtype=torch.long, device=device))
+        for column in paths.T:
+            _, state = self.model.step(state, torch.from_numpy(column.astype(np.int64)).to(device))
+        return state
+
+    def row_bytes(self) -> int:
+        """The memory one node takes in the model: its state, and its row of logits while it is read."""
+        with evaluating(self.model.module):
+            logits, state = self.model.start(self.spelling.root)
+        return self.model.bytes_of(state) + 3 * logits.numel() * logits.element_size()
+
+    def _read(self, nodes: Nodes) -> tuple[State, Tensor]:
+        tokens = torch.from_numpy(nodes.tokens).to(device_of(self.model.module))
+        with evaluating(self.model.module):
+            logits, state = self.model.step(nodes.state, tokens)
+        return state, self._checked(logits, len(nodes))
+
+    def _checked(self, logits: Tensor, rows: int) -> Tensor:
+        """Logits of the right shape, at least float32."""
+        if logits.dim() != 2 or len(logits) != rows or logits.shape[1] < self.tokenizer.vocab_size:
+            raise ModelError(
+                f"the model gave logits of shape {tuple(logits.shape)} for {rows} rows; expected ({rows}, at least "
+                f"{self.tokenizer.vocab_size}), the tokenizer's vocabulary. Model and tokenizer must belong together."
+            )
+        return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+    def _children(
+        self,
+        state: State,
+        logits: Tensor,
+        places: NDArray[np.int64],
+        costs: NDArray[np.float64],
+        paths: NDArray[np.int32],
+        bound: float,
+    ) -> Children:
+        normalizer = torch.logsumexp(logits.double(), dim=1)
+        _refuse_nan(normalizer)
+        kept = [
+            self._children_at(int(place), np.flatnonzero(places == place), logits, normalizer, costs, bound)
+            for place in np.unique(places)
+        ]
+        parents, tokens, targets, children_costs = (np.concatenate(column) for column in zip(*kept, strict=True))
+        if len(kept) > 1:  # children stand in the order of their parents
+            order = np.argsort(parents, kind="stable")
+            parents, tokens, targets, children_costs = (
+                column[order] for column in (parents, tokens, targets, children_costs)
+            )
+        leaf = self.automaton.accepting[targets]
+        is_open = self.automaton.open[targets]
+        children = Children(self.model, state, parents, tokens, targets, children_costs, leaf, is_open, paths)
+        return children if self.automaton.one_path_per_text else self._canonical_only(children)
+
+    def _children_at(
+        self,
+        place: int,
+        rows: NDArray[np.intp],
+        logits: Tensor,
+        normalizer: Tensor,
+        costs: NDArray[np.float64],
+        bound: float,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """Parent row, token, place and cost of all children of the nodes that stand at one place."""
+        tokens, targets = self.automaton.tokens[place], self.automaton.targets[place]
+        wanted = torch.from_numpy(tokens).to(logits.device)
+        if len(rows) == len(logits):
+            edge_nats = normalizer[:, None] - logits[:, wanted].double()
+        else:
+            at = torch.from_numpy(rows).to(logits.device)
+            edge_nats = normalizer[at, None] - logits[at[:, None], wanted].double()
+        # Rounding may put a probability just above 1; a negative cost would break every bound below it.
+        total = costs[rows, None] + np.maximum(edge_nats.cpu().numpy(), 0.0) / _LN2
+        if bound == math.inf:
+            return np.repeat(rows, len(tokens)), np.tile(tokens, len(rows)), np.tile(targets, len(rows)), total.ravel()
+        row, column = np.nonzero(total <= bound)
+        return rows[row], tokens[column], targets[column], total[row, column]
+
+    def _canonical_only(self, children: Children) -> Children:
+        """Leaves whose path is not how the tokenizer spells their text do not count."""
+        leaf = children.leaf.copy()
+        complete = np.flatnonzero(leaf)
+        for child, path in zip(complete, children.paths(complete), strict=True):
+            leaf[child] = self.spelling.is_canonical(path[path >= 0].tolist())
+        kept = np.flatnonzero(leaf | children.open)
+        return Children(
+            children.model,
+            children.state,
+            children.parents[kept],
+            children.tokens[kept],
+            children.places[kept],
+            children.costs[kept],
+            leaf[kept],
+            children.open[kept],
+            children.parent_paths,
+        )
+
+
+def _no_path(rows: int) -> NDArray[np.int32]:
+    return np.empty((rows, 0), dtype=np.int32)
+
+
+def _append(paths: NDArray[np.int32], tokens: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Paths with one more token each; the filling of shorter paths stays behind the token."""
+    longer = np.concatenate([paths, np.full((len(paths), 1), -1, dtype=np.int32)], axis=1)
+    if paths.size and (paths[:, -1] < 0).any():
+        longer[np.arange(len(paths)), (paths >= 0).sum(axis=1)] = tokens
+    else:
+        longer[:, -1] = tokens
+    return longer
+
+
+def _refuse_nan(normalizer: Tensor) -> None:
+    broken = ~torch.isfinite(normalizer)
+    if bool(broken.any()):
+        raise ModelError(
+            f"the model returned NaN or infinite logits in {int(broken.sum())} of {len(normalizer)} rows; a "
+            "log-perplexity needs finite ones. Look at the training (a loss that became NaN?) before measuring."
+        )

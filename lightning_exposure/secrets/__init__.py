@@ -1,0 +1,13 @@
+"""What a secret looks like: formats, canaries, and their exact acceptors.
+
+This layer knows nothing about models: it is pure Python (and accepts numpy generators as seeds).
+"""
+
+from __future__ import annotations
+
+from lightning_exposure.secrets.acceptor import Acceptor
+from lightning_exposure.secrets.canaries import CanarySet
+from lightning_exposure.secrets.canary import Canary
+from lightning_exposure.secrets.formats import SecretFormat
+
+__all__ = ["Acceptor", "Canary", "CanarySet", "SecretFormat"]

@@ -1,0 +1,290 @@
+"""Canary and CanarySet: drawing, ids, and the manifest on disk."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lightning_exposure.errors import ArgumentError, ManifestError, SecretError
+from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
+
+SSN = SecretFormat.ssn()
+PIN = SecretFormat.pin()
+
+
+def ids(canaries: CanarySet) -> list[str]:
+    return [canary.id for canary in canaries]
+
+
+# --- drawing ------------------------------------------------------------------------------------------------
+
+
+def test_draw_one_canary_for_each_number_of_repetitions() -> None:
+    canaries = CanarySet.draw(SSN, repetitions=[1, 4, 16], seed=0)
+    assert ids(canaries) == ["ssn-1x", "ssn-4x", "ssn-16x"]
+    assert [canary.repetitions for canary in canaries] == [1, 4, 16]
+    assert all(canary.format == SSN and SSN.fits(canary.text) for canary in canaries)
+    assert canaries.texts == tuple(canary.text for canary in canaries)
+    assert len(set(canaries.texts)) == 3
+
+
+def test_the_repetitions_apply_to_every_format() -> None:
+    canaries = CanarySet.draw([SSN, PIN], repetitions=[0, 4, 4], seed=0)
+    assert ids(canaries) == ["ssn-0x", "ssn-4x", "ssn-4x-2", "pin-0x", "pin-4x", "pin-4x-2"]
+    groups = canaries.by_format()
+    assert list(groups) == [SSN, PIN]
+    assert [canary.id for canary in groups[PIN]] == ["pin-0x", "pin-4x", "pin-4x-2"]
+
+
+def test_ids_do_not_depend_on_the_seed_but_the_secrets_do() -> None:
+    one, other = (CanarySet.draw(SSN, repetitions=[1, 1], seed=seed) for seed in (1, 2))
+    assert ids(one) == ids(other)
+    assert not set(one.texts) & set(other.texts)
+    assert one == CanarySet.draw(SSN, repetitions=[1, 1], seed=1)
+    assert one == CanarySet.draw(SSN, repetitions=(np.int64(1), 1), seed=random.Random(1))  # type: ignore[arg-type]
+
+
+def test_formats_of_equal_size_get_unrelated_secrets() -> None:
+    other = SecretFormat("###.###.###")
+    canaries = CanarySet.draw([SSN, other], repetitions=[1, 2, 3], seed=0)
+    numbers = [canary.format.index(canary.text) for canary in canaries]
+    assert len(set(numbers)) == 6
+
+
+def test_ids_are_unique_even_if_names_look_alike() -> None:
+    formats = [
+        SecretFormat("a ####", name="a"),
+        SecretFormat("b ####", name="a"),
+        SecretFormat("c ####", name="a-1x"),
+        SecretFormat("d ####", name="a-1x-2"),
+    ]
+    canaries = CanarySet.draw(formats, repetitions=[1, 1, 2], seed=0)
+    assert len(set(ids(canaries))) == 12
+    assert all(re.fullmatch(r"[a-z0-9._-]+", canary.id) for canary in canaries)
+    assert ids(canaries)[:6] == ["a-1x", "a-1x-2", "a-2x", "a-1x-3", "a-1x-4", "a-2x-2"]
+
+
+def test_formats_that_share_texts_never_share_a_canary() -> None:
+    formats = [SecretFormat("#", name="one"), SecretFormat("#", name="two")]
+    for seed in range(20):
+        canaries = CanarySet.draw(formats, repetitions=[1] * 5, seed=seed)
+        assert sorted(canaries.texts) == list("0123456789")
+
+
+@pytest.mark.parametrize(
+    ("formats", "repetitions", "message"),
+    [
+        (SSN, [1, -1], r"repetitions\[1\]=-1: expected an integer of at least 0"),
+        (SSN, [1.0], r"repetitions\[0\]=1.0: expected an integer of at least 0, got float"),
+        (SSN, ["4"], r"repetitions\[0\]='4': expected an integer"),
+        (SSN, [True], r"repetitions\[0\]=True: expected an integer"),
+        (SSN, [], r"repetitions=\[\]: expected a list of integers such as \[1, 4, 16\]"),
+        (SSN, 4, r"repetitions=4: expected a list .* write \[4\]"),
+        (SSN, "14", r"repetitions='14': expected a list"),
+        ([], [1], r"formats=\[\]: expected a SecretFormat or a list.* give at least one"),
+        ("pin ##", [1], r"formats='pin ##': .* make one with SecretFormat\('pin ##'\)"),
+        (7, [1], "formats=7: expected a SecretFormat"),
+        ([SSN, "pin ##"], [1], r"formats\[1\]='pin ##': expected .* got str"),
+        ([SSN, SSN], [1], r"formats\[1\]=.* given twice.* make `repetitions` longer"),
+        (SecretFormat("#"), [1] * 11, "n=11: expected at most 10"),
+    ],
+)
+def test_what_cannot_be_drawn(formats: Any, repetitions: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        CanarySet.draw(formats, repetitions=repetitions, seed=0)
+
+
+# --- canaries made by hand ----------------------------------------------------------------------------------
+
+
+def test_a_canary_checks_itself() -> None:
+    canary = Canary("door", "my pin is 0451", PIN, 8)
+    assert (canary.id, canary.text, canary.format, canary.repetitions) == ("door", "my pin is 0451", PIN, 8)
+    with pytest.raises(AttributeError):
+        canary.text = "my pin is 1234"  # type: ignore[misc]
+    with pytest.raises(SecretError, match="position 10 is 'x', where a digit"):
+        Canary("door", "my pin is x", PIN, 8)
+    with pytest.raises(SecretError, match="expected a string, got int"):
+        Canary("door", 451, PIN, 8)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"id='My Door': .* try 'my-door'"):
+        Canary("My Door", "my pin is 0451", PIN, 8)
+    with pytest.raises(ArgumentError, match="repetitions=-1: expected an integer of at least 0"):
+        Canary("door", "my pin is 0451", PIN, -1)
+    with pytest.raises(ArgumentError, match="format='pin ##': expected a SecretFormat, got str"):
+        Canary("door", "pin 04", "pin ##", 8)  # type: ignore[arg-type]
+
+
+def test_a_set_refuses_duplicates() -> None:
+    one = Canary("one", "my pin is 0001", PIN, 1)
+    with pytest.raises(ArgumentError, match=r"canaries\[1\].id='one': the same as canaries\[0\].id"):
+        CanarySet([one, Canary("one", "my pin is 0002", PIN, 1)])
+    with pytest.raises(ArgumentError, match=r"canaries\[1\].text='my pin is 0001': the same as canaries\[0\].text"):
+        CanarySet([one, Canary("two", "my pin is 0001", PIN, 1)])
+    with pytest.raises(ArgumentError, match=r"canaries\[1\]='two': expected a Canary, got str"):
+        CanarySet([one, "two"])  # type: ignore[list-item]
+
+
+def test_a_set_is_an_immutable_sequence() -> None:
+    canaries = CanarySet.draw(SSN, repetitions=[1, 4, 16], seed=0)
+    assert len(canaries) == 3
+    assert canaries[0] is canaries["ssn-1x"] is next(iter(canaries))
+    assert canaries[-1].id == "ssn-16x"
+    assert ids(canaries[1:]) == ["ssn-4x", "ssn-16x"]
+    assert "ssn-4x" in canaries  # type: ignore[comparison-overlap]
+    assert canaries[1] in canaries
+    assert "ssn-5x" not in canaries  # type: ignore[comparison-overlap]
+    assert hash(canaries) == hash(CanarySet(list(canaries)))
+    assert canaries != CanarySet(list(canaries)[::-1])
+    assert canaries != list(canaries)
+    assert len(CanarySet([])) == 0
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        canaries._canaries = ()
+    with pytest.raises(IndexError, match="position=3: expected one of the 3 canaries"):
+        canaries[3]
+    with pytest.raises(KeyError, match=r"^id='pin-1x': no such canary; expected one of ssn-1x, ssn-4x, ssn-16x\.$"):
+        canaries["pin-1x"]
+    with pytest.raises(ArgumentError, match=r"position=1\.0: expected an integer"):
+        canaries[1.0]  # type: ignore[call-overload]
+
+
+def test_a_set_survives_pickle_and_copy() -> None:
+    canaries = CanarySet.draw([SSN, PIN], repetitions=[1, 4], seed=0)
+    assert pickle.loads(pickle.dumps(canaries)) == canaries
+    assert copy.deepcopy(canaries) == canaries
+
+
+def test_the_repr_keeps_the_secrets() -> None:
+    canaries = CanarySet.draw(SSN, repetitions=[1, 4], seed=0)
+    assert repr(canaries) == "<CanarySet of 2: ssn-1x, ssn-4x>"
+
+
+# --- the manifest -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def canaries() -> CanarySet:
+    town = SecretFormat("ich wohne in {town} ##", checksum="luhn", town=["Köln", "東京", ""])
+    return CanarySet.draw([SSN, town], repetitions=[0, 4, 4], seed=0)
+
+
+def test_what_is_saved_is_loaded(canaries: CanarySet, tmp_path: Path) -> None:
+    path = tmp_path / "canaries.json"
+    path.write_text("something older")
+    canaries.save(path)
+    assert CanarySet.load(path) == canaries
+    assert CanarySet.load(str(path)) == canaries
+    assert os.listdir(tmp_path) == ["canaries.json"], "nothing is left behind"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    assert data["version"] == 1
+    assert [entry["name"] for entry in data["formats"]] == ["ssn", "ich-wohne-in"], "each format once"
+    assert [entry["format"] for entry in data["canaries"]] == [0, 0, 0, 1, 1, 1]
+    assert "東京" in path.read_text(encoding="utf-8"), "readable, not escaped"
+
+
+def test_a_failed_save_leaves_the_old_manifest(
+    canaries: CanarySet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "canaries.json"
+    canaries.save(path)
+
+    def full_disk(_: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match="no space left"):
+        CanarySet.draw(PIN, repetitions=[1], seed=0).save(path)
+    assert CanarySet.load(path) == canaries
+    assert os.listdir(tmp_path) == ["canaries.json"]
+
+
+MISSING = object()
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (["version"], 2, "version: expected 1, got 2"),
+        (["version"], True, "version: expected an integer, got True"),
+        (["version"], MISSING, "version: the field is missing"),
+        (["formats"], {}, "formats: expected a list"),
+        (["formats", 1], "pin ##", r"formats\[1\]: expected an object, got 'pin ##'"),
+        (["formats", 0, "pattern"], MISSING, r"formats\[0\].pattern: the field is missing"),
+        (["formats", 0, "pattern"], 7, r"formats\[0\].pattern: expected a string, got 7"),
+        (["formats", 0, "pattern"], "no blank", r"formats\[0\]: .*nothing to fill in"),
+        (["formats", 1, "words"], [], r"formats\[1\].words: expected an object"),
+        (["formats", 1, "words", "town"], "Rome", r"formats\[1\].words.town: expected a list"),
+        (["formats", 1, "words", "town", 1], 7, r"formats\[1\].words.town\[1\]: expected a string, got 7"),
+        (["formats", 0, "checksum"], 1, r"formats\[0\].checksum: expected a string, got 1"),
+        (["formats", 0, "name"], ["x"], r"formats\[0\].name: expected a string"),
+        (["formats", 0, "name"], "A B", r"formats\[0\]: name='A B'"),
+        (["canaries"], MISSING, "canaries: the field is missing"),
+        (["canaries", 2, "text"], MISSING, r"canaries\[2\].text: the field is missing"),
+        (["canaries", 2, "text"], 7, r"canaries\[2\].text: expected a string, got 7"),
+        (["canaries", 2, "text"], "my ssn is 1", r"canaries\[2\].text: 'my ssn is 1': it ends too early"),
+        (["canaries", 1, "id"], "A B", r"canaries\[1\].id: id='A B'"),
+        (["canaries", 1, "id"], "ssn-0x", r"canaries\[1\].id: 'ssn-0x' is the same as canaries\[0\].id"),
+        (["canaries", 1, "format"], 2, r"canaries\[1\].format: got 2, but there are 2 formats"),
+        (["canaries", 1, "format"], -1, r"canaries\[1\].format: got -1"),
+        (["canaries", 1, "format"], "ssn", r"canaries\[1\].format: expected an integer, got 'ssn'"),
+        (["canaries", 1, "repetitions"], -4, r"canaries\[1\].repetitions: got -4; expected at least 0"),
+        (["canaries", 1, "repetitions"], 4.0, r"canaries\[1\].repetitions: expected an integer, got 4.0"),
+        (["canaries", 1], None, r"canaries\[1\]: expected an object, got None"),
+    ],
+)
+def test_a_damaged_manifest_names_the_file_and_the_field(
+    canaries: CanarySet, tmp_path: Path, place: list[Any], value: object, message: str
+) -> None:
+    path = tmp_path / "canaries.json"
+    canaries.save(path)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    target = data
+    for key in place[:-1]:
+        target = target[key]
+    if value is MISSING:
+        del target[place[-1]]
+    else:
+        target[place[-1]] = value
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ManifestError, match=f"^{re.escape(str(path))}: {message}"):
+        CanarySet.load(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the file is not JSON"),
+        (b'{"version": 1,', "the file is not JSON"),
+        (b'{"version": "\xff"}', "the file is not UTF-8"),
+        (b"[]", r"the file: expected an object, got \[\]"),
+        (b"{}", "version: the field is missing"),
+    ],
+)
+def test_a_file_that_is_no_manifest(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "canaries.json"
+    path.write_bytes(content)
+    with pytest.raises(ManifestError, match=f"^{re.escape(str(path))}: {message}"):
+        CanarySet.load(path)
+
+
+def test_a_text_may_not_occur_twice_in_a_manifest(canaries: CanarySet, tmp_path: Path) -> None:
+    path = tmp_path / "canaries.json"
+    canaries.save(path)
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["canaries"][2]["text"] = data["canaries"][0]["text"]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ManifestError, match=r"canaries\[2\].text: .* is the same as canaries\[0\].text"):
+        CanarySet.load(path)
+
+
+def test_a_missing_file_is_the_usual_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        CanarySet.load(tmp_path / "none.json")
