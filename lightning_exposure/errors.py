@@ -46,3 +46,7 @@ class BudgetError(ExposureError, RuntimeError):
 
 class FitError(ExposureError, RuntimeError):
     """A distribution could not be fitted to the scores."""
+
+
+class DataError(ExposureError, ValueError):
+    """Training data that canaries cannot be put into, or that cannot be read."""

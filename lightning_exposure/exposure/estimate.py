@@ -25,12 +25,17 @@ from lightning_exposure.walks import (
     DistinctWalks,
     count_ranks,
     distinct_walks,
+    log_weights,
     score,
     uniform_walks,
 )
 
 _MARGIN = 1.25
 """The number of expansions an exact count will need is itself estimated: how much more must fit in the budget."""
+
+
+_LARGEST_BITS = 500
+"""Estimated ranks and their variances are floating-point numbers, and those end at 2^1024."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,7 @@ def measure_exposure(
         >>> estimate.method, 0 <= estimate.bits <= tree.bits
         ('exact', True)
     """
-    _check(secrets, method, budget, samples, confidence)
+    _check(tree, secrets, method, budget, samples, confidence)
     distinct = list(dict.fromkeys(secrets))
     if not distinct:
         return []
@@ -203,7 +208,7 @@ def measure_exposure(
     return [found[secret] for secret in secrets]
 
 
-def _check(secrets: Sequence[str], method: str, budget: int, samples: int, confidence: float) -> None:
+def _check(tree: SecretTree, secrets: Sequence[str], method: str, budget: int, samples: int, confidence: float) -> None:
     if isinstance(secrets, str):
         raise ArgumentError(f"secrets is the text {secrets!r}; expected a list of texts: [{secrets!r}].")
     if method not in METHODS:
@@ -213,6 +218,10 @@ def _check(secrets: Sequence[str], method: str, budget: int, samples: int, confi
     if samples < 1:
         raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
     check_confidence(confidence)
+    if tree.bits > _LARGEST_BITS:
+        raise ArgumentError(
+            f"tree has 2^{tree.bits:.0f} secrets; ranks can be measured up to 2^{_LARGEST_BITS}. Use fewer blanks."
+        )
 
 
 def _exact(case: _Case) -> list[ExposureEstimate]:
@@ -228,13 +237,18 @@ def _importance(case: _Case) -> list[ExposureEstimate]:
 
 
 def _walks(case: _Case) -> DistinctWalks:
-    bound = float(case.costs.max()) + case.tree.tie
-    return distinct_walks(case.tree, case.samples, seed=case.seed, bound=bound, memory=case.memory)
+    return distinct_walks(case.tree, case.samples, seed=case.seed, bound=_bound(case), memory=case.memory)
+
+
+def _bound(case: _Case) -> float:
+    """Nothing above this cost is of interest; the slack keeps the secrets below it, whatever the rounding."""
+    return float(case.costs.max()) + 2.0 * case.tree.tie
 
 
 def _from_walks(case: _Case, walks: DistinctWalks) -> list[ExposureEstimate]:
     """Ranks from a weighted sample: the secret itself is counted exactly, only the others are estimated."""
     own = dict(PathFinder(case.paths).find(walks.paths))
+    own_inclusion = walks.inclusion_of(log_weights(case.tree, case.paths, bound=_bound(case), memory=case.memory))
     expansions = case.expansions + walks.expansions
     estimates = []
     for i, cost in enumerate(case.costs):
@@ -247,8 +261,9 @@ def _from_walks(case: _Case, walks: DistinctWalks) -> list[ExposureEstimate]:
             continue
         others = float((1.0 / inclusion).sum())
         variance = float(((1.0 - inclusion) / inclusion**2).sum())
-        missed = walks.least_inclusion(float(cost) + case.tree.tie)
-        low, high = weighted_count_interval(others, variance, math.sqrt(1.0 - missed) / missed, case.confidence)
+        # Of all that count the secret itself is the costliest, so about the likeliest to be missed.
+        heaviest = math.sqrt(1.0 - own_inclusion[i]) / own_inclusion[i]
+        low, high = weighted_count_interval(others, variance, heaviest, case.confidence)
         # What was found is certain; and no rank is above |R|.
         interval = (1.0 + max(low, len(inclusion)), min(float(case.tree.size), 1.0 + high))
         rank = min(float(case.tree.size), 1.0 + others)

@@ -21,6 +21,9 @@ _LN2 = math.log(2.0)
 _TAIL = 1e-8
 """Below this probability scipy's distribution function loses digits, and further out all of them."""
 
+_FAR = -100.0
+"""Beyond so many standard units the tail is density / rate to within a ten-thousandth."""
+
 _REFERENCES = 16
 """Three parameters from fewer scores than this would be fiction."""
 
@@ -90,8 +93,11 @@ class SkewNormal:
             return min(0.0, math.log(probability))
         standard = SkewNormal(self.shape, 0.0, 1.0, 0.0, 1.0)
         peak = float(standard.log_density(np.array([z]))[0])
-        # Below z the density falls at least as fast as exp(-|z| u), so in units of 1/rate it is a smooth decay.
-        rate = abs(z) * (1.0 + max(0.0, self.shape) ** 2) + 1.0
+        # How fast the density falls below z: the tail is about density / rate, and the further out the closer.
+        ratio = -0.5 * ((self.shape * z) ** 2 + math.log(2.0 * math.pi)) - float(special.log_ndtr(self.shape * z))
+        rate = -z + self.shape * math.exp(ratio)
+        if z < _FAR:
+            return peak - math.log(rate)
 
         def decay(units: float) -> float:
             return math.exp(float(standard.log_density(np.array([z - units / rate]))[0]) - peak)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -65,6 +65,8 @@ class Children:
         costs: The bits from the root to each child, in float64.
         leaf: Whether the child is a complete secret in its canonical tokenization.
         open: Whether the child can be expanded further.
+        parent_costs: The bits from the root to each parent.
+        parent_paths: The tokens from the root to each parent.
     """
 
     model: StepModel
@@ -75,11 +77,17 @@ class Children:
     costs: NDArray[np.float64]
     leaf: NDArray[np.bool_]
     open: NDArray[np.bool_]
+    parent_costs: NDArray[np.float64]
     parent_paths: NDArray[np.int32]
 
     def __len__(self) -> int:
         """How many children."""
         return len(self.tokens)
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """The bits of the last token of each child."""
+        return self.costs - self.parent_costs[self.parents]
 
     def paths(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> NDArray[np.int32]:
         """The tokens from the root to some of the children `(children, depth)`."""
@@ -238,6 +246,7 @@ class SecretTree:
                 f"the model gave logits of shape {tuple(logits.shape)} for {rows} rows; expected ({rows}, at least "
                 f"{self.tokenizer.vocab_size}), the tokenizer's vocabulary. Model and tokenizer must belong together."
             )
+        logits = logits.detach()  # a forward that returns a parameter is not stopped by no_grad
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
     def _children(
@@ -263,7 +272,7 @@ class SecretTree:
             )
         leaf = self.automaton.accepting[targets]
         is_open = self.automaton.open[targets]
-        children = Children(self.model, state, parents, tokens, targets, children_costs, leaf, is_open, paths)
+        children = Children(self.model, state, parents, tokens, targets, children_costs, leaf, is_open, costs, paths)
         return children if self.automaton.one_path_per_text else self._canonical_only(children)
 
     def _children_at(
@@ -297,16 +306,14 @@ class SecretTree:
         for child, path in zip(complete, children.paths(complete), strict=True):
             leaf[child] = self.spelling.is_canonical(path[path >= 0].tolist())
         kept = np.flatnonzero(leaf | children.open)
-        return Children(
-            children.model,
-            children.state,
-            children.parents[kept],
-            children.tokens[kept],
-            children.places[kept],
-            children.costs[kept],
-            leaf[kept],
-            children.open[kept],
-            children.parent_paths,
+        return replace(
+            children,
+            parents=children.parents[kept],
+            tokens=children.tokens[kept],
+            places=children.places[kept],
+            costs=children.costs[kept],
+            leaf=leaf[kept],
+            open=children.open[kept],
         )
 
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +26,12 @@ from scipy.special import logsumexp
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.language.paths import stack_rows
 from lightning_exposure.language.tree import Children, SecretTree
-from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
+from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
+from lightning_exposure.walks.score import follow
 
 Floats = NDArray[np.float64]
 
-TEMPERATURES = (1.0, 2.0, math.inf)
+TEMPERATURES = (0.25, 0.5, 1.0, 2.0, math.inf)
 """Weights are the mean of the model's distributions at these temperatures; infinity is uniform over the children."""
 
 _LN2 = math.log(2.0)
@@ -56,7 +56,6 @@ class DistinctWalks:
         threshold: The key that a secret needed to be in the sample; -inf if all secrets within the bound are in it.
         levels: What was kept at each level, for estimates of how large the tree is.
         expansions: How many nodes the model read.
-        least: The smallest weights that the shape of the tree allows.
     """
 
     paths: NDArray[np.int32]
@@ -65,43 +64,19 @@ class DistinctWalks:
     threshold: float
     levels: list[Level]
     expansions: int
-    least: LeastWeight
 
     @property
     def complete(self) -> bool:
         """Whether every secret within the bound is in the sample, so that sums over it are exact."""
         return self.threshold == -math.inf
 
-    def least_inclusion(self, cost: float) -> float:
-        """A proven lower limit of the inclusion probability of every secret that costs at most so many bits.
-
-        It tells how many secrets one that was missed may stand for.
-        """
-        return float(_inclusion(np.array([self.least.log_weight(cost)]), self.threshold)[0])
+    def inclusion_of(self, log_weights: Floats) -> Floats:
+        """The probability to be in the sample, of secrets of the given weights (see `log_weights`)."""
+        return _inclusion(log_weights, self.threshold)
 
     def expected_expansions(self, bound: float) -> float:
         """An unbiased estimate of how many nodes cost at most `bound`: what an exact count up to it would expand."""
         return 1.0 + sum(float((1.0 / level.inclusion[level.costs <= bound]).sum()) for level in self.levels)
-
-
-@dataclass(frozen=True)
-class LeastWeight:
-    """The smallest weight that a secret can have, from the shape of the tree alone.
-
-    Attributes:
-        uniform: The natural logarithm of the smallest probability under uniform choices among the children.
-        endings: The largest number of complete secrets that are beginnings of one longer secret; each halves weights.
-    """
-
-    uniform: float
-    endings: int
-
-    def log_weight(self, cost: float) -> float:
-        """The natural logarithm of a lower limit of the weight of a secret that costs at most so many bits.
-
-        The model's own distribution, renormalized over the tokens that fit, gives it at least `2 ** -cost`.
-        """
-        return max(-(cost + self.endings) * _LN2, self.uniform) - math.log(len(TEMPERATURES))
 
 
 @dataclass(frozen=True)
@@ -122,8 +97,7 @@ class _Pool:
 
     @property
     def log_weights(self) -> Floats:
-        result: Floats = logsumexp(self.components, axis=1) - math.log(len(TEMPERATURES))
-        return result
+        return _mixed(self.components)
 
     def take(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> _Pool:
         return _Pool(*(getattr(self, field.name)[which] for field in fields(self)))
@@ -155,8 +129,7 @@ def distinct_walks(
     if samples < 1:
         raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
     generator = np.random.default_rng(seed)
-    bound = min(bound, np.finfo(np.float64).max)  # what the model gives no probability at all is not walked to
-    expander = _Expander(tree, samples, bound, memory)
+    expander = _Expander(tree, samples, min(bound, POSSIBLE), memory)
     threshold = -math.inf
     levels: list[Level] = []
     pool = _hand_down(expander.root(), 0, _root_pool(generator.gumbel()), generator)
@@ -178,7 +151,6 @@ def distinct_walks(
         threshold=threshold,
         levels=levels,
         expansions=expander.expansions,
-        least=least_weight(tree),
     )
 
 
@@ -216,20 +188,21 @@ class _Expander:
                 yield children, part
 
 
-def least_weight(tree: SecretTree) -> LeastWeight:
-    """The smallest weights that a tree's shape allows: the path with the most choices, and the most endings."""
-    automaton = tree.automaton
+def log_weights(
+    tree: SecretTree, paths: NDArray[np.int32], *, bound: float = math.inf, memory: int = DEFAULT_MEMORY
+) -> Floats:
+    """The natural logarithms of the weights that `distinct_walks` gives to secrets, without drawing them.
 
-    @cache
-    def below(place: int) -> tuple[float, int]:
-        if not automaton.open[place]:
-            return 0.0, 0
-        rest = [below(int(target)) for target in np.unique(automaton.targets[place])]
-        ends_here = bool(automaton.accepting[place])
-        uniform = min(log for log, _ in rest) - math.log(len(automaton.tokens[place])) - ends_here * _LN2
-        return uniform, max(endings for _, endings in rest) + ends_here
-
-    return LeastWeight(*below(0))
+    Args:
+        tree: What to walk.
+        paths: The secrets, one row each; none may cost more than the bound.
+        bound: As for `distinct_walks`.
+        memory: The limit for model states, in bytes.
+    """
+    components = np.zeros((len(paths), len(TEMPERATURES)))
+    for step in follow(tree, paths, bound=min(bound, POSSIBLE), memory=memory):
+        components[step.rows] += _log_choices(step.children)[step.child]
+    return _mixed(components)
 
 
 def _root_pool(key: float) -> _Pool:
@@ -249,18 +222,15 @@ def _root_pool(key: float) -> _Pool:
 
 def _hand_down(children: Children, block: int, parents: _Pool, generator: np.random.Generator) -> _Pool:
     """The children of nodes as competitors: their weights, and keys of which the largest is their parent's."""
-    edges = children.costs - parents.costs[children.parents]
-    components = parents.components[children.parents] + _log_choices(edges, children.parents)
-    # A child that is complete and goes on competes twice, as itself and as what is below it: half the weight each.
+    components = parents.components[children.parents] + _log_choices(children)
     twice = children.leaf & children.open
-    components[twice] -= _LN2
     both = np.flatnonzero(twice)
     child = np.concatenate([np.arange(len(children)), both])
     complete = np.concatenate([children.leaf & ~twice, np.ones(len(both), dtype=bool)])
     order = np.argsort(children.parents[child], kind="stable")
     child, complete = child[order], complete[order]
     parent = children.parents[child]
-    weights = logsumexp(components[child], axis=1) - math.log(len(TEMPERATURES))
+    weights = _mixed(components[child])
     keys = _keys_below(parents.keys[parent], parent, weights, generator)
     return _Pool(
         keys=keys,
@@ -274,15 +244,22 @@ def _hand_down(children: Children, block: int, parents: _Pool, generator: np.ran
     )
 
 
-def _log_choices(edges: Floats, parents: NDArray[np.int64]) -> Floats:
+def _mixed(components: Floats) -> Floats:
+    """The log weight of the mixture of temperatures."""
+    result: Floats = logsumexp(components, axis=1) - math.log(len(TEMPERATURES))
+    return result
+
+
+def _log_choices(children: Children) -> Floats:
     """The log probability of each child among its siblings at each temperature `(children, temperatures)`."""
-    nats = np.stack([-edges * _LN2 / temperature for temperature in TEMPERATURES], axis=1)
-    first, of = _families(parents)
+    nats = np.stack([-children.edges * _LN2 / temperature for temperature in TEMPERATURES], axis=1)
+    first, of = _families(children.parents)
     if not len(first):
         return nats
     largest = np.maximum.reduceat(nats, first)[of]
     total = np.log(np.add.reduceat(np.exp(nats - largest), first))[of] + largest
-    result: Floats = nats - total
+    # A child that is complete and goes on competes twice, as itself and as what is below it: half the weight each.
+    result: Floats = nats - total - _LN2 * (children.leaf & children.open)[:, None]
     return result
 
 

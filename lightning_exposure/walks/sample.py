@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.language.paths import stack_rows
 from lightning_exposure.language.tree import Children, SecretTree
-from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
+from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.score import score
 
 _LN2 = math.log(2.0)
@@ -118,10 +118,10 @@ def _walk(
     costs, log_q = np.zeros(samples), np.zeros((samples, len(inverse)))
     complete = np.zeros(samples, dtype=bool)
     steps: list[NDArray[np.int32]] = []
-    children, node_of, parent_costs = tree.root(), np.zeros(samples, dtype=np.int64), np.zeros(1)
+    children, node_of = tree.root(POSSIBLE), np.zeros(samples, dtype=np.int64)
     walking, expansions = np.arange(samples), 1
     while len(walking):
-        chosen, log_choice = _choose(children, parent_costs, node_of, of_walk[walking], inverse, generator)
+        chosen, log_choice = _choose(children, node_of, of_walk[walking], inverse, generator)
         moved = chosen >= 0  # a node may have no child left: no canonical spelling goes through it
         complete[walking[~moved]] = False
         walking, chosen, log_choice = walking[moved], chosen[moved], log_choice[moved]
@@ -139,8 +139,7 @@ def _walk(
         walking, chosen = walking[~stop], chosen[~stop]
         if len(walking):
             distinct, node_of = np.unique(chosen, return_inverse=True)
-            parent_costs = children.costs[distinct]
-            children = tree.expand(children.take(distinct))
+            children = tree.expand(children.take(distinct), POSSIBLE)
             expansions += len(distinct)
     mixture = np.logaddexp.reduce(log_q, axis=1) - math.log(len(inverse))
     return ModelWalks(np.stack(steps, axis=1), costs, mixture, complete, expansions)
@@ -148,19 +147,18 @@ def _walk(
 
 def _choose(
     children: Children,
-    parent_costs: NDArray[np.float64],
     node_of: NDArray[np.int64],
     of_walk: NDArray[np.int64],
     inverse: NDArray[np.float64],
     generator: np.random.Generator,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """A child for each walk (-1: there is none), and its log probability at each temperature."""
-    counts = np.bincount(children.parents, minlength=len(parent_costs))
+    counts = np.bincount(children.parents, minlength=len(children.parent_costs))
     first = np.cumsum(counts) - counts
     width = int(counts.max(initial=0))
     position = np.arange(len(children)) - first[children.parents]
-    edges = np.full((len(counts), width), math.inf)
-    edges[children.parents, position] = children.costs - parent_costs[children.parents]
+    edges = np.zeros((len(counts), width))
+    edges[children.parents, position] = children.edges
     fits = np.arange(width) < counts[:, None]
     nats = np.where(fits[:, :, None], -_LN2 * edges[:, :, None] * inverse, -math.inf)
     if width == 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,36 +50,66 @@ def score(tree: SecretTree, secrets: Sequence[str], *, memory: int = DEFAULT_MEM
     """
     paths = tree.paths(secrets)
     costs = np.zeros(len(paths))
-    if len(paths) == 0:
-        return Scores(costs, 0)
-    order = np.lexsort(paths.T[::-1])
-    rows = rows_within(tree, memory, blocks=3)  # a level's states, the next level's, and the selection between
     expansions = 0
-    for start in range(0, len(order), rows):
-        chunk = order[start : start + rows]
-        costs[chunk], used = _score_sorted(tree, paths[chunk])
-        expansions += used
+    for step in follow(tree, paths, memory=memory):
+        costs[step.rows] = step.children.costs[step.child]
+        expansions += step.expansions
     return Scores(costs, expansions)
 
 
-def _score_sorted(tree: SecretTree, paths: NDArray[np.int32]) -> tuple[NDArray[np.float64], int]:
-    """The costs of sorted paths, level by level: at each level every distinct beginning is read once."""
-    children = tree.root()
-    expansions = 1
-    node_of = np.zeros(len(paths), dtype=np.int64)  # which of the nodes just expanded each path goes through
-    costs = np.zeros(len(paths))
+@dataclass(frozen=True)
+class Step:
+    """One level on the way along given paths.
+
+    Attributes:
+        children: The children of the nodes that the paths have come to.
+        rows: Which paths go on here.
+        child: Which of the children each of them goes to.
+        expansions: How many nodes were read for it.
+    """
+
+    children: Children
+    rows: NDArray[np.intp]
+    child: NDArray[np.intp]
+    expansions: int
+
+
+def follow(
+    tree: SecretTree, paths: NDArray[np.int32], *, bound: float = math.inf, memory: int = DEFAULT_MEMORY
+) -> Iterator[Step]:
+    """Walk along given paths, level by level, in chunks; beginnings that paths of a chunk share are read once.
+
+    Args:
+        tree: What to walk.
+        paths: Complete paths, one row each, filled up with -1.
+        bound: Siblings that cost more are left out; the paths themselves must cost no more.
+        memory: The limit for model states, in bytes.
+    """
+    if not len(paths):
+        return
+    order = np.lexsort(paths.T[::-1])  # so that a chunk's paths share as much as possible
+    rows = rows_within(tree, memory, blocks=3)  # a level's states, the next level's, and the selection between
+    for start in range(0, len(order), rows):
+        yield from _follow_together(tree, paths, order[start : start + rows], bound)
+
+
+def _follow_together(
+    tree: SecretTree, paths: NDArray[np.int32], rows: NDArray[np.intp], bound: float
+) -> Iterator[Step]:
+    """One chunk: at each level every distinct beginning is read once."""
+    children, expansions = tree.root(bound), 1
+    node_of = np.zeros(len(rows), dtype=np.int64)  # which of the nodes just read each path goes through
     for level in range(paths.shape[1]):
-        going = np.flatnonzero(paths[:, level] >= 0)
-        child = _find(children, node_of[going], paths[going, level])
-        costs[going] = children.costs[child]
-        goes_on = paths[going, level + 1] >= 0 if level + 1 < paths.shape[1] else np.zeros(len(going), dtype=bool)
+        child = _find(children, node_of, paths[rows, level])
+        yield Step(children, rows, child, expansions)
+        if level + 1 == paths.shape[1]:
+            return
+        goes_on = paths[rows, level + 1] >= 0
         if not goes_on.any():
-            break
-        distinct, inverse = np.unique(child[goes_on], return_inverse=True)
-        node_of[going[goes_on]] = inverse
-        children = tree.expand(children.take(distinct))
-        expansions += len(distinct)
-    return costs, expansions
+            return
+        rows = rows[goes_on]
+        distinct, node_of = np.unique(child[goes_on], return_inverse=True)
+        children, expansions = tree.expand(children.take(distinct), bound), len(distinct)
 
 
 def _find(children: Children, parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> NDArray[np.intp]:

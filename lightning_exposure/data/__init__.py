@@ -1,0 +1,28 @@
+"""Training data with canaries in it: a wrapper for any data module, raw text, and a ready corpus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lightning_exposure.data.datamodule import CanaryDataModule
+from lightning_exposure.data.injection import inject
+from lightning_exposure.data.ledger import Ledger
+
+if TYPE_CHECKING:
+    from lightning_exposure.data.text import TextDataModule
+
+__all__ = ["CanaryDataModule", "Ledger", "TextDataModule", "inject"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `TextDataModule`, and with it `lightning`, when someone asks for it.
+
+    A program that uses `pytorch_lightning` may never need `lightning`; then which of them is imported says which
+    Trainer it has.
+    """
+    if name != "TextDataModule":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from lightning_exposure.data.text import TextDataModule
+
+    globals()[name] = TextDataModule
+    return TextDataModule

@@ -1,0 +1,49 @@
+"""Where a text comes from: a file, or the text that every Python brings along."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+from lightning_exposure.errors import DataError
+
+
+@cache
+def python_topics() -> str:
+    """About half a megabyte of English: the reference topics that come with Python's own `help()`.
+
+    The text differs a little from one Python version to the next.
+
+    >>> 300_000 < len(python_topics()) < 1_000_000
+    True
+    """
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(topics[name] for name in sorted(topics))
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    r"""Read a text file in UTF-8, with line breaks as ``\n`` and without a byte order mark.
+
+    Raises:
+        DataError: There is no such file, or it is empty, binary or in another encoding; names the path.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"text_or_path={str(path)!r}: cannot be read ({error.strerror}); expected the path of a UTF-8 text file."
+        ) from error
+    if b"\0" in content:
+        raise DataError(f"text_or_path={str(path)!r}: a binary file; expected a UTF-8 text file.")
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"text_or_path={str(path)!r}: not UTF-8 (byte {error.start} is {content[error.start]:#04x}); expected a "
+            "UTF-8 text file; convert it, for example with iconv -t utf-8."
+        ) from error
+    if not text.strip():
+        raise DataError(f"text_or_path={str(path)!r}: an empty file; expected a UTF-8 text file with words in it.")
+    return text

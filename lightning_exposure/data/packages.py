@@ -1,0 +1,76 @@
+"""Lightning comes as two packages, `lightning` and `pytorch_lightning`, whose classes do not know each other.
+
+A data module or a module of one is rejected by the Trainer of the other. So classes of ours are written once, without
+a Lightning base, and put on the base of the package that a program uses.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from lightning_exposure.errors import ArgumentError
+
+PACKAGES = ("lightning", "pytorch_lightning")
+"""What a program may import; the first is the default."""
+
+_MODULES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
+
+
+def package_named(name: str) -> ModuleType:
+    """The module of a package that holds Trainer, LightningModule and LightningDataModule.
+
+    Args:
+        name: "lightning" (or "lightning.pytorch") or "pytorch_lightning".
+
+    Raises:
+        ArgumentError: It is neither, or it is not installed.
+    """
+    module = _MODULES.get("lightning" if name == "lightning.pytorch" else name)
+    if module is None:
+        raise ArgumentError(f"package={name!r}: expected one of {', '.join(map(repr, PACKAGES))}.")
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        raise ArgumentError(
+            f"package={name!r}: not installed ({error}); install it with pip install {name}."
+        ) from error
+
+
+def package_of(instance: object, kind: str) -> ModuleType | None:
+    """The package whose class `kind` an object is an instance of; None if it is of neither.
+
+    >>> package_of(3, "LightningModule") is None
+    True
+    """
+    for module in map(sys.modules.get, _MODULES.values()):
+        if module is not None and isinstance(instance, getattr(module, kind)):
+            return module
+    return None
+
+
+def package_in_use() -> ModuleType:
+    """The package a program has imported; `lightning` if it has imported both or neither."""
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+        return sys.modules["pytorch_lightning"]
+    return package_named("lightning")
+
+
+def on_package(behaviour: type, kind: str, package: ModuleType, *, like: type | None = None) -> type[Any]:
+    """The class that adds a behaviour of ours to a package's base class, made once for each package.
+
+    Args:
+        behaviour: A class without a Lightning base.
+        kind: The name of the base class, such as "LightningModule".
+        package: Where the base class is.
+        like: The class whose name and documentation the new one has; the behaviour's own without it.
+    """
+    key = f"_on_{package.__name__.replace('.', '_')}"
+    if key not in vars(behaviour):
+        model = behaviour if like is None else like
+        names = {"__module__": model.__module__, "__qualname__": model.__qualname__, "__doc__": model.__doc__}
+        setattr(behaviour, key, type(model.__name__, (behaviour, getattr(package, kind)), names))
+    made: type[Any] = vars(behaviour)[key]
+    return made

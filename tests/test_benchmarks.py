@@ -1,0 +1,138 @@
+"""Every benchmark runs, at a size that takes no time. Nothing here looks at how fast it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks.enumeration import benchmark_enumeration
+from benchmarks.estimates import benchmark_estimates, known_secrets
+from benchmarks.exact import benchmark_exact, secret_near_rank
+from benchmarks.full_passes import full_pass_costs
+from benchmarks.mixture import exposure_by_mixture
+from benchmarks.models import Recipe, Subject, train, train_or_load
+from benchmarks.ranking import benchmark_ranking
+from benchmarks.scoring import benchmark_scoring
+from benchmarks.table import Row, Target, as_markdown, as_text
+from lightning_exposure import measure_exposure
+from lightning_exposure.walks import score
+
+TINY = Recipe(characters=3_000, units=12, layers=1, digits=4, repetitions=(8, 2), epochs=1, batch_size=16)
+
+
+@pytest.fixture(scope="module")
+def subject() -> Subject:
+    return train(TINY)
+
+
+def assert_sound(rows: Sequence[Row], count: int) -> None:
+    assert len(rows) == count
+    assert len({row.what for row in rows}) == count
+    assert all(math.isfinite(row.value) and row.value >= 0 for row in rows)
+
+
+def test_scoring(subject: Subject) -> None:
+    speed, difference = rows = benchmark_scoring(subject, secrets=64, fully=16, batch_size=16, repeats=1)
+    assert_sound(rows, 2)
+    assert speed.value > 0
+    assert not difference.missed
+
+
+def test_enumeration(subject: Subject) -> None:
+    _, memory = rows = benchmark_enumeration(subject, digits=3, fully=16, batch_size=16, repeats=1)
+    assert_sound(rows, 2)
+    assert not memory.missed
+
+
+def test_exact(subject: Subject) -> None:
+    rows = benchmark_exact(subject, ranks=range(10, 100), repeats=1)
+    assert_sound(rows, 5)
+    assert any("at rank 1 of 10,000" in row.what for row in rows)
+
+
+def test_estimates(subject: Subject) -> None:
+    rows = benchmark_estimates(subject, digits=3, ranks=(1, 100), samples=64, seeds=2, skew_normal_seeds=1)
+    assert_sound(rows, 8)
+    assert [row.target is not None for row in rows] == [False] * 6 + [True] * 2
+
+
+def test_ranking() -> None:
+    assert_sound(benchmark_ranking(references=100, secrets=10, repeats=1), 1)
+
+
+def test_training_is_deterministic(subject: Subject) -> None:
+    again = train(TINY).model.state_dict()
+    assert all(bool((again[name] == value).all()) for name, value in subject.model.state_dict().items())
+
+
+def test_full_passes_agree_with_the_tree(subject: Subject) -> None:
+    tree = subject.tree(TINY.digits)
+    secrets = tree.format.sample(20, seed=0)
+    full = full_pass_costs(subject, tree.format, secrets, batch_size=7)
+    np.testing.assert_allclose(score(tree, secrets).costs, full, atol=1e-3)
+
+
+def test_known_secrets_have_the_ranks_that_an_exact_count_gives(subject: Subject) -> None:
+    tree = subject.tree(3)
+    known = known_secrets(tree, (1, 50, 1000))
+    counted = measure_exposure(tree, [secret.text for secret in known], "exact")
+    assert [secret.rank for secret in known] == [estimate.rank for estimate in counted]
+    assert [secret.bits for secret in known] == pytest.approx([estimate.bits for estimate in counted])
+
+
+def test_a_secret_near_a_rank_has_that_rank(subject: Subject) -> None:
+    tree = subject.tree(3)
+    (estimate,) = measure_exposure(tree, [secret_near_rank(tree, 20)], "exact")
+    assert estimate.rank == pytest.approx(20, abs=2)  # ties
+
+
+def test_mixture_comes_to_the_exact_value(subject: Subject) -> None:
+    tree = subject.tree(2)
+    known = known_secrets(tree, (1, 10, 50))
+    estimate = exposure_by_mixture(tree, [secret.text for secret in known], samples=20_000, seed=0)
+    assert estimate.bits == pytest.approx([secret.bits for secret in known], abs=0.1)
+
+
+def test_cache_gives_the_same_model_and_refuses_another_recipe(tmp_path: Path) -> None:
+    cache = tmp_path / "model.pt"
+    trained, seconds = train_or_load(TINY, cache)
+    loaded, nothing = train_or_load(TINY, cache)
+    assert seconds > nothing == 0.0
+    secrets = [canary.text for canary in TINY.canaries()]
+    costs = [score(subject.tree(TINY.digits), secrets).costs for subject in (trained, loaded)]
+    np.testing.assert_array_equal(*costs)
+    with pytest.raises(SystemExit, match="another recipe"):
+        train_or_load(Recipe(), cache)
+
+
+@pytest.mark.parametrize(("limit", "met", "code"), [(2.0, "yes", 0), (0.5, "NO", 1)])
+def test_command_prints_and_judges(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    limit: float,
+    met: str,
+    code: int,
+) -> None:
+    rows = [Row("speed | of light", 1.0, "s", Target("below", limit), "in vacuum")]
+    monkeypatch.setattr(command, "WITHOUT_MODEL", {"ranking": lambda: rows})
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{command.MARKER}\nan old table\n", encoding="utf-8")
+    assert command.main(["--only", "ranking", "--markdown", str(page)]) == code
+    assert "1.000 s" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# Page\n\n{command.MARKER}\n\n| what |")
+    assert f"| speed \\| of light | 1.000 s | below {limit:g} s | {met} | in vacuum |" in text
+    assert "old table" not in text
+
+
+def test_tables_hold_every_row() -> None:
+    rows = [Row("a", 7.25, "x", Target("at least", 1_000_000)), Row("b", float("nan"), "bits", Target("below", 1.0))]
+    assert rows[1].missed
+    assert len(as_text(rows).splitlines()) == len(as_markdown(rows).splitlines()) == 4
+    assert "at least 1,000,000x" in as_text(rows)
