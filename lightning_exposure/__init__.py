@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_exposure.exposure import ExposureEstimate, measure_exposure
+    from lightning_exposure.extraction import Candidate, Extraction, extract
     from lightning_exposure.language import SecretTree
     from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
 
@@ -22,9 +23,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Canary",
     "CanarySet",
+    "Candidate",
     "ExposureEstimate",
+    "Extraction",
     "SecretFormat",
     "SecretTree",
+    "extract",
     "measure_exposure",
 ]
 
@@ -32,9 +36,12 @@ __all__ = [
 _HOMES = {
     "Canary": "secrets",
     "CanarySet": "secrets",
+    "Candidate": "extraction",
     "ExposureEstimate": "exposure",
+    "Extraction": "extraction",
     "SecretFormat": "secrets",
     "SecretTree": "language",
+    "extract": "extraction",
     "measure_exposure": "exposure",
 }
 

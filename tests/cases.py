@@ -69,6 +69,7 @@ CASES = [
         SecretFormat("the code is {n} {n} .", n=["one", "two", "twenty", "twenty-two"]),
         _words,
     ),
+    Case("an optional end", Recurrent, SecretFormat("say no{end}", end=["", "w", "t"]), _chars),
 ]
 
 FLOAT32 = Case(

@@ -7,14 +7,23 @@ and the set of tokens that fit differs from place to place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from lightning_exposure.secrets import Acceptor
+
+class CharacterAutomaton(Protocol):
+    """What a token automaton is made from: which characters may follow. A format's `Acceptor` is one."""
+
+    def edges(self, state: int, /) -> Mapping[str, int]:
+        """The characters that may follow, and the state after each."""
+        ...
+
+    def accepting(self, state: int, /) -> bool:
+        """Whether a text may end here."""
+        ...
 
 
 class _Trie:
@@ -52,7 +61,7 @@ class TokenAutomaton:
         one_path_per_text: Whether no text can be spelt in two ways, so that every path is the canonical one.
     """
 
-    def __init__(self, acceptor: Acceptor, start: int, pieces: Sequence[str | None]) -> None:
+    def __init__(self, acceptor: CharacterAutomaton, start: int, pieces: Sequence[str | None]) -> None:
         trie = _Trie()
         for token, piece in enumerate(pieces):
             if piece:
@@ -94,7 +103,7 @@ class TokenAutomaton:
         return places
 
 
-def _explore(acceptor: Acceptor, start: int, trie: _Trie) -> tuple[dict[int, list[tuple[int, int]]], bool]:
+def _explore(acceptor: CharacterAutomaton, start: int, trie: _Trie) -> tuple[dict[int, list[tuple[int, int]]], bool]:
     """All states at token ends, breadth first, with (token, target); and whether pieces never begin one another."""
     edges: dict[int, list[tuple[int, int]]] = {}
     prefix_free = True
@@ -111,7 +120,7 @@ def _explore(acceptor: Acceptor, start: int, trie: _Trie) -> tuple[dict[int, lis
     return edges, prefix_free
 
 
-def _tokens_from(acceptor: Acceptor, state: int, trie: _Trie) -> tuple[list[tuple[int, int]], bool]:
+def _tokens_from(acceptor: CharacterAutomaton, state: int, trie: _Trie) -> tuple[list[tuple[int, int]], bool]:
     """The tokens whose text fits from a state; and whether none of those texts begins with another."""
     found: list[tuple[int, int]] = []
     separate = True
@@ -129,7 +138,7 @@ def _tokens_from(acceptor: Acceptor, state: int, trie: _Trie) -> tuple[list[tupl
     return found, separate
 
 
-def _complete(acceptor: Acceptor, edges: dict[int, list[tuple[int, int]]]) -> set[int]:
+def _complete(acceptor: CharacterAutomaton, edges: dict[int, list[tuple[int, int]]]) -> set[int]:
     """The states from which tokens lead to a complete secret."""
     parents: dict[int, list[int]] = {state: [] for state in edges}
     for state, row in edges.items():

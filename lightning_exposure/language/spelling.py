@@ -6,13 +6,15 @@ A string has many tokenizations, and training saw one of them: `encode(whole tex
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.errors import TokenizerError
+from lightning_exposure.errors import SecretError, TokenizerError
 from lightning_exposure.language.automaton import TokenAutomaton
+from lightning_exposure.language.beginning import Beginning
 from lightning_exposure.language.paths import as_rows
 from lightning_exposure.language.tokenizers import Tokenizer
 
@@ -36,6 +38,7 @@ class Spelling:
     Attributes:
         root: The tokens that every secret begins with.
         root_text: Their text.
+        known: The text that every secret begins with.
         automaton: Which tokens may follow at each place.
 
     Raises:
@@ -49,14 +52,9 @@ class Spelling:
         spelt = [_encode(tokenizer, text, format) for text in trials]
         self.root = _shared_root(format, tokenizer, spelt)
         self.root_text = tokenizer.decode(self.root)
-        acceptor = format.acceptor()
-        start = acceptor.walk(self.root_text)
-        if start is None:
-            raise TokenizerError(
-                f"the tokenizer decodes the prompt {format.prompt!r} as {self.root_text!r}; these differ."
-            )
+        self.known = format.prompt
         self._pieces = _pieces(tokenizer, self.root[-1])
-        self.automaton = TokenAutomaton(acceptor, start, self._pieces)
+        self.automaton = self._automaton()
         self.paths(trials)
 
     def paths(self, secrets: Sequence[str]) -> NDArray[np.int32]:
@@ -75,6 +73,34 @@ class Spelling:
                 self._refuse(secret, tokens)
         return rows
 
+    @property
+    def size(self) -> int:
+        """How many secrets there are."""
+        if self.known == self._format.prompt:
+            return self._format.size
+        return self._beginning().completions()
+
+    def starting_with(self, known: str) -> Spelling:
+        """The same for only those secrets that begin with a known text.
+
+        Raises:
+            SecretError: None does; names the first character that does not fit.
+        """
+        _check_beginning(self._format, known)
+        part = copy(self)
+        part.known = known if len(known) > len(self.known) else self.known
+        part.automaton = part._automaton()
+        # What is known and spelt in one way only belongs to the root, which costs nothing.
+        while len(part.automaton.tokens[0]) == 1:
+            token = int(part.automaton.tokens[0][0])
+            longer = part.root_text + (part._pieces[token] or "")
+            ends = part.automaton.accepting[part.automaton.targets[0][0]]  # a secret must not be the root itself
+            if ends or not part.known.startswith(longer):
+                break
+            part.root, part.root_text = [*part.root, token], longer
+            part.automaton = part._automaton()
+        return part
+
     def text(self, path: Sequence[int]) -> str:
         """The text of a path from the root, the prompt included."""
         return self.root_text + "".join(self._pieces[token] or "" for token in path)
@@ -83,13 +109,43 @@ class Spelling:
         """Whether a complete path is the way the tokenizer itself spells that text."""
         return self._tokenizer.encode(self.text(path)) == [*self.root, *path]
 
+    def _beginning(self) -> Beginning:
+        return Beginning(self._format.acceptor(), self.known)
+
+    def _automaton(self) -> TokenAutomaton:
+        """What may follow the root."""
+        acceptor = self._beginning()
+        start = acceptor.walk(self.root_text)
+        if start is None:
+            raise TokenizerError(
+                f"the tokenizer decodes the prompt {self._format.prompt!r} as {self.root_text!r}; these differ."
+            )
+        return TokenAutomaton(acceptor, start, self._pieces)
+
     def _refuse(self, text: str, tokens: list[int]) -> None:
         self._format.index(text)  # a text that is no secret at all gets that error
+        if not text.startswith(self.known):
+            raise SecretError(f"the secret {text!r} does not begin with the known text {self.known!r}.")
         raise TokenizerError(
             f"the tokenizer spells {text!r} as {self._tokenizer.decode(tokens)!r} ({len(tokens)} tokens), which does "
             f"not fit the format {self._format.pattern!r}. It lacks characters of the format (an <unk>?), or changes "
             "the text (case, spaces). Use a format that the tokenizer can spell."
         )
+
+
+def _check_beginning(format: SecretFormat, known: str) -> None:
+    """Refuse a text that no secret begins with."""
+    acceptor = format.acceptor()
+    if acceptor.walk(known) is not None:
+        return
+    fits = next(n for n in range(len(known), -1, -1) if acceptor.walk(known[:n]) is not None)
+    state = acceptor.walk(known[:fits])
+    expected = "".join(sorted(acceptor.edges(state))) if state is not None else ""
+    raise SecretError(
+        f"known is {known!r}, and no secret of {format.pattern!r} begins with it: after {known[:fits]!r} comes "
+        f"{known[fits]!r}; expected {'one of ' + repr(expected) if expected else 'the end'}. Give the prompt and the "
+        "first characters of a secret."
+    )
 
 
 def _encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
@@ -104,7 +160,7 @@ def _encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
 
 def _shared_root(format: SecretFormat, tokenizer: Tokenizer, spelt: list[list[int]]) -> list[int]:
     """The longest run of tokens that all secrets begin with and that lies within the prompt."""
-    shared = min(spelt, key=len)
+    shared = min(spelt, key=len)[:-1]  # no secret may be the root itself
     for tokens in spelt:
         same = 0
         while same < len(shared) and tokens[same] == shared[same]:

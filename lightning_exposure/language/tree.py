@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -150,12 +151,12 @@ class SecretTree:
     @property
     def size(self) -> int:
         """How many secrets there are: |R|."""
-        return self.format.size
+        return self.spelling.size
 
     @property
     def bits(self) -> float:
         """log2 |R|: the largest possible exposure."""
-        return self.format.bits
+        return math.log2(self.size)
 
     @property
     def tie(self) -> float:
@@ -173,6 +174,22 @@ class SecretTree:
             TokenizerError: The tokenizer spells one in a way the tree does not hold.
         """
         return self.spelling.paths(secrets)
+
+    def starting_with(self, known: str) -> SecretTree:
+        """The part of the tree whose secrets begin with a known text: what an attacker sees who knows that much.
+
+        The known text costs nothing, as the prompt does.
+
+        Args:
+            known: The prompt and the first characters of the secret.
+
+        Raises:
+            SecretError: No secret of the format begins with this text; names the first character that does not fit.
+        """
+        part = copy(self)
+        part.spelling = self.spelling.starting_with(known)
+        part.automaton = part.spelling.automaton
+        return part
 
     def text(self, path: Sequence[int]) -> str:
         """The text of a path from the root, the prompt included."""
@@ -220,12 +237,13 @@ class SecretTree:
         return Nodes(state, tokens, places, costs, paths)
 
     def _read_again(self, root: State, paths: NDArray[np.int32]) -> State:
-        """The states after paths of one length."""
+        """The states after paths of one length; siblings come with the same path, which is read once."""
         device = device_of(self.model.module)
-        state = self.model.select(root, torch.zeros(len(paths), dtype=torch.long, device=device))
-        for column in paths.T:
+        distinct, inverse = np.unique(paths, axis=0, return_inverse=True)
+        state = self.model.select(root, torch.zeros(len(distinct), dtype=torch.long, device=device))
+        for column in distinct.T:
             _, state = self.model.step(state, torch.from_numpy(column.astype(np.int64)).to(device))
-        return state
+        return self.model.select(state, torch.from_numpy(inverse.reshape(-1)).to(device))
 
     def row_bytes(self) -> int:
         """The memory one node takes in the model: its state, and its row of logits while it is read."""

@@ -51,6 +51,11 @@ def uniform_walks(
     """
     if samples < 1:
         raise ArgumentError(f"samples is {samples!r}; expected at least 1.")
+    if tree.size != tree.format.size:
+        raise ArgumentError(
+            "tree holds only the secrets that begin with a known text; uniform references need the whole format. Use "
+            "method='auto', 'exact' or 'importance'."
+        )
     secrets = tree.format.sample(min(samples, tree.size - len(set(exclude))), seed, exclude=exclude)
     scores = score(tree, secrets, memory=memory)
     return UniformSample(secrets, scores.costs, scores.expansions)

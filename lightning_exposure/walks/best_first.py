@@ -1,0 +1,222 @@
+"""Cheapest first: the most likely secrets, with a proof that there are none more likely.
+
+Dijkstra's algorithm on the tree, in batches: expand the cheapest open nodes, many at a time, and stop when no open
+node is cheaper than the k-th best leaf. A batch may expand nodes that one-at-a-time order would never have come to,
+but it never stops too early, so the answer is optimal at every batch size. The batch grows from 1, for a memorized
+secret lies at the end of a path of cheap nodes and needs only few expansions.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_exposure.errors import ArgumentError
+from lightning_exposure.language.tree import Children, Nodes, SecretTree
+from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
+from lightning_exposure.walks.best import BestLeaves
+from lightning_exposure.walks.frontier import OPEN_NODE, Frontier, OpenNodes
+from lightning_exposure.walks.state_pool import StatePool
+
+SearchProgress = Callable[[int, int, float], None]
+"""Called with expansions so far, open nodes, and the cost of the best secret so far (infinity if there is none)."""
+
+STOPS = ("proof", "paper")
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search for the most likely secrets found.
+
+    Attributes:
+        paths: The secrets found, cheapest first, one row of tokens each.
+        costs: Their log-perplexities, in bits.
+        expansions: How many nodes the model read.
+        ended_by: "proof" if nothing better exists; otherwise what ended the search: "expansions", "seconds", "memory",
+            "paper" (the paper's rule), "width" (a beam that dropped nodes) or "interrupt".
+        lower_bound: No secret that was not found costs less than this many bits.
+    """
+
+    paths: NDArray[np.int32]
+    costs: NDArray[np.float64]
+    expansions: int
+    ended_by: str
+    lower_bound: float
+
+
+def best_first(
+    tree: SecretTree,
+    top_k: int = 1,
+    *,
+    budget: int | None = None,
+    seconds: float | None = None,
+    memory: int = DEFAULT_MEMORY,
+    largest_batch: int = 4096,
+    stop: str = "proof",
+    progress: SearchProgress | None = None,
+) -> SearchResult:
+    """The `top_k` cheapest secrets of a tree.
+
+    Args:
+        tree: What to search.
+        top_k: How many secrets.
+        budget: The largest number of expansions; None: no limit.
+        seconds: The largest time; None: no limit.
+        memory: The limit for states and open nodes together, in bytes. States that do not fit are computed again when
+            they are needed; only when the open nodes alone do not fit does the search end.
+        largest_batch: How many nodes are expanded at once when the batch has grown.
+        stop: "proof": when nothing better can exist. "paper": after twice the batches that led to the first leaf.
+        progress: Called after each batch.
+    """
+    if stop not in STOPS:
+        raise ArgumentError(f"stop is {stop!r}; expected one of {', '.join(map(repr, STOPS))}.")
+    for name, value in {"top_k": top_k, "largest_batch": largest_batch}.items():
+        if value < 1:
+            raise ArgumentError(f"{name} is {value!r}; expected at least 1.")
+    if budget is not None and budget < 1:
+        raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion, or None for no limit.")
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    search = _Search(tree, top_k, memory, largest_batch)
+    ended_by = "proof"
+    try:
+        search.begin()
+        while search.frontier.cheapest() < search.best.limit:
+            if stop == "paper" and search.doubled:
+                ended_by = "paper"
+            elif budget is not None and search.expansions >= budget:
+                ended_by = "expansions"
+            elif time.monotonic() > deadline:
+                ended_by = "seconds"
+            elif search.frontier.nbytes > memory:
+                ended_by = "memory"
+            if ended_by != "proof":
+                break
+            search.expand_batch(math.inf if budget is None else budget - search.expansions)
+            if progress is not None:
+                progress(search.expansions, len(search.frontier), float(search.best.costs.min(initial=math.inf)))
+    except KeyboardInterrupt:
+        ended_by = "interrupt"
+    return search.result(ended_by)
+
+
+class _Search:
+    """A search under way."""
+
+    def __init__(self, tree: SecretTree, top_k: int, memory: int, largest_batch: int) -> None:
+        self._tree = tree
+        self._memory = memory
+        self._cap = min(largest_batch, rows_within(tree, memory, blocks=4))
+        self._pool = StatePool(tree.model)
+        self._expanded = _ExpandedNodes()
+        self._next_size = 1
+        self._floor = 0.0  # nothing that was not found costs less; never falls, so it holds even in mid-batch
+        self.frontier = Frontier()
+        self.best = BestLeaves(top_k)
+        self.expansions = 0
+        self._batches = 0
+        self._first_leaf_batch = 0
+
+    @property
+    def doubled(self) -> bool:
+        """Whether as many batches have passed since the first leaf as had passed until it."""
+        return 0 < 2 * self._first_leaf_batch <= self._batches
+
+    def begin(self) -> None:
+        """Read the prompt."""
+        children = self._tree.root(POSSIBLE)
+        self.expansions = self._batches = 1
+        self._take_in(children, self._expanded.add_root())
+
+    def expand_batch(self, at_most: float) -> None:
+        """Expand the cheapest open nodes."""
+        self._floor = max(self._floor, self.frontier.cheapest())
+        chosen = self.frontier.pop(int(min(self._next_size, self._cap, at_most)))
+        self._next_size *= 2
+        self._batches += 1
+        parents = chosen["parent"].astype(np.int64)
+        numbers = self._expanded.add(chosen)
+        # States that are kept are one batch, states that must be read again another: both small, neither copied.
+        state, kept = self._pool.gather(parents)
+        lost = np.setdiff1d(np.arange(len(chosen)), kept)
+        paths = self._expanded.paths(numbers)
+        for rows, known in ((kept, state), (lost, None)):
+            if len(rows):
+                nodes = _nodes(self._tree, chosen[rows], paths[rows], known)
+                self._take_in(self._tree.expand(nodes, min(self.best.limit, POSSIBLE)), numbers[rows])
+        self._pool.release(parents)
+        self.expansions += len(chosen)
+
+    def result(self, ended_by: str) -> SearchResult:
+        """What was found so far."""
+        at_least = min(self.frontier.cheapest(), self.best.limit) if ended_by != "interrupt" else self._floor
+        if ended_by == "proof":
+            at_least = self.best.limit if self.best.limit < math.inf else float(self.best.costs.max(initial=0.0))
+        return SearchResult(self.best.paths, self.best.costs, self.expansions, ended_by, at_least)
+
+    def _take_in(self, children: Children, numbers: NDArray[np.int64]) -> None:
+        """Leaves to the best ones, open children to the frontier, the parents' states to the pool."""
+        before = self.best.limit
+        self.best.add_children(children)
+        if len(self.best) and not self._first_leaf_batch:
+            self._first_leaf_batch = self._batches
+        if self.best.limit < before:
+            self._pool.release(self.frontier.drop_from(self.best.limit)["parent"].astype(np.int64))
+        growing = np.flatnonzero(children.open & (children.costs < self.best.limit))
+        opened = np.empty(len(growing), dtype=OPEN_NODE)
+        opened["cost"], opened["token"] = children.costs[growing], children.tokens[growing]
+        opened["place"], opened["parent"] = children.places[growing], numbers[children.parents[growing]]
+        self.frontier.push(opened)
+        waiting = np.bincount(children.parents[growing], minlength=len(numbers))
+        room = self._memory - self.frontier.nbytes - self._pool.nbytes
+        self._pool.add(children.state, numbers, waiting, room)
+
+
+def _nodes(tree: SecretTree, chosen: OpenNodes, paths: NDArray[np.int32], state: object | None) -> Nodes:
+    """Open nodes as nodes to expand, with their states, or read again from the root."""
+    places, costs = chosen["place"].astype(np.int64), chosen["cost"].copy()
+    if state is None:
+        return tree.revive(paths, places, costs)
+    return Nodes(state, chosen["token"].astype(np.int64), places, costs, paths)
+
+
+class _ExpandedNodes:
+    """Parents and tokens of all nodes that were expanded, to find the way back to the root."""
+
+    def __init__(self) -> None:
+        self._parents = np.empty(1024, dtype=np.int32)
+        self._tokens = np.empty(1024, dtype=np.int32)
+        self._depths = np.empty(1024, dtype=np.int16)
+        self._count = 0
+
+    def add_root(self) -> NDArray[np.int64]:
+        self._depths[0] = 0
+        self._count = 1
+        return np.zeros(1, dtype=np.int64)
+
+    def add(self, nodes: OpenNodes) -> NDArray[np.int64]:
+        """Number new nodes."""
+        numbers = np.arange(self._count, self._count + len(nodes))
+        self._count += len(nodes)
+        if self._count > len(self._parents):
+            for name in ("_parents", "_tokens", "_depths"):
+                column = getattr(self, name)
+                setattr(self, name, np.concatenate([column, np.empty(max(self._count, len(column)), column.dtype)]))
+        self._parents[numbers], self._tokens[numbers] = nodes["parent"], nodes["token"]
+        self._depths[numbers] = self._depths[nodes["parent"]] + 1
+        return numbers
+
+    def paths(self, numbers: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The tokens from the root to nodes, filled up with -1."""
+        depths = self._depths[numbers]
+        paths = np.full((len(numbers), int(depths.max(initial=0))), -1, dtype=np.int32)
+        rows, at = np.arange(len(numbers)), numbers
+        for column in range(paths.shape[1] - 1, -1, -1):
+            deep = depths[rows] > column
+            paths[rows[deep], column] = self._tokens[at[deep]]
+            at = np.where(deep, self._parents[at], at)
+        return paths

@@ -1,0 +1,311 @@
+"""Four attacks on the tree, against brute force by the oracle."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from lightning_exposure import Extraction, SecretFormat, SecretTree, extract
+from lightning_exposure.errors import ArgumentError, ManifestError, SecretError
+from lightning_exposure.language import CharTokenizer
+from lightning_exposure.language.paths import tokens_of
+from lightning_exposure.walks import enumerate_leaves, model_walks, score
+from tests.cases import CASES, CHARACTERS, Case
+from tests.toys import Constant, MergingTokenizer, Recurrent, Stateless, sharpened
+
+CHARS = CharTokenizer.from_text(CHARACTERS)
+
+
+def cheapest(case: Case, count: int) -> list[tuple[str, float]]:
+    return sorted(case.costs.items(), key=lambda item: item[1])[:count]
+
+
+def found(extraction: Extraction) -> list[tuple[str, float]]:
+    return [(candidate.text, pytest.approx(candidate.bits, abs=1e-8)) for candidate in extraction.candidates]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("largest_batch", [1, 7, 4096])
+@pytest.mark.parametrize("memory", [2**30, 80_000])
+def test_shortest_path_finds_exactly_the_cheapest_at_every_batch_size(
+    case: Case, largest_batch: int, memory: int
+) -> None:
+    result = extract(case.tree(), top_k=10, largest_batch=largest_batch, memory=memory)
+    assert found(result) == cheapest(case, 10)
+    assert result.optimal
+    assert result.ended_by == "proof"
+    assert [candidate.order for candidate in result.candidates] == list(range(1, len(result.candidates) + 1))
+
+
+@pytest.mark.parametrize("algorithm", ["brute_force", "beam", "sampling"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_other_attacks_find_the_cheapest_when_they_look_at_everything(case: Case, algorithm: str) -> None:
+    everything: dict[str, Any] = {"brute_force": {}, "beam": {"width": 10_000}, "sampling": {"samples": 60_000}}[
+        algorithm
+    ]
+    if algorithm == "sampling":
+        everything |= {"temperature": 3.0}
+    result = extract(case.tree(), algorithm, top_k=5, **everything)
+    assert found(result) == cheapest(case, 5)
+    assert result.optimal == (algorithm != "sampling")
+
+
+MODELS = {
+    "lstm": lambda: Recurrent(CHARS.vocab_size),
+    "gru": lambda: Recurrent(CHARS.vocab_size, nn.GRU),
+    "stateless": lambda: Stateless(CHARS.vocab_size),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("largest_batch", [1, 7, 64, 4096])
+@pytest.mark.parametrize("memory", [2**30, None])
+def test_the_top_ten_of_ten_thousand(model: str, trained: bool, largest_batch: int, memory: int | None) -> None:
+    """Sharp and flat models, with all the memory and with so little that states are read again."""
+    torch.manual_seed(0)
+    module = MODELS[model]().double()
+    module = sharpened(module, seed=4, scale=2.0) if trained else module.eval()
+    tree = SecretTree(module, SecretFormat("pin ####"), CHARS)
+    expected = extract(tree, "brute_force", top_k=10)
+    budget = None if trained or largest_batch > 7 else 600  # one by one a flat model would take minutes
+    # The open nodes of a flat model alone are some hundred kilobytes: states get what is left of the limit.
+    little = 400_000 if memory is None else memory
+    result = extract(tree, top_k=10, largest_batch=largest_batch, memory=little, budget=budget)
+    if result.optimal:
+        assert [c.text for c in result.candidates] == [c.text for c in expected.candidates]
+    else:
+        assert budget is not None
+        assert result.lower_bound <= expected.candidates[0].bits + 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
+def test_the_top_ten_of_a_million(cell: type[nn.RNNBase]) -> None:
+    module = sharpened(Recurrent(CHARS.vocab_size, cell, width=8), seed=5, scale=2.5)
+    tree = SecretTree(module, SecretFormat("number ######"), CHARS)
+    expected = extract(tree, "brute_force", top_k=10)
+    for memory in (2**30, 3_000_000):
+        result = extract(tree, top_k=10, memory=memory)
+        assert result.optimal
+        assert [c.text for c in result.candidates] == [c.text for c in expected.candidates]
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 2**16),
+    pattern=st.text(alphabet="#?-#", min_size=1, max_size=4).filter(lambda p: "#" in p or "?" in p),
+    merged=st.lists(st.sampled_from(["12", "7-", " 3", "1a", "00", "-1", "x"]), unique=True, max_size=4),
+    largest_batch=st.sampled_from([1, 3, 64]),
+    memory=st.sampled_from([2**30, 60_000]),
+)
+def test_random_models_random_formats(
+    seed: int, pattern: str, merged: list[str], largest_batch: int, memory: int
+) -> None:
+    tokenizer = MergingTokenizer(CHARACTERS, [text for text in merged if len(text) > 1])
+    format = SecretFormat("is " + pattern[:3])  # at most 26^3
+    tree = SecretTree(sharpened(Recurrent(tokenizer.vocab_size, width=6), seed), format, tokenizer)
+    expected = extract(tree, "brute_force", top_k=3)
+    result = extract(tree, top_k=3, largest_batch=largest_batch, memory=memory)
+    if result.ended_by != "memory":
+        assert [c.text for c in result.candidates] == [c.text for c in expected.candidates]
+    assert result.lower_bound <= expected.candidates[-1].bits + 1e-9
+
+
+class TestFlatModel:
+    """An untrained model hardly prefers any secret: the search cannot end, and says so."""
+
+    def tree(self, digits: int) -> SecretTree:
+        torch.manual_seed(1)
+        return SecretTree(Recurrent(CHARS.vocab_size).eval(), SecretFormat("n " + "#" * digits), CHARS)
+
+    def test_it_runs_into_its_budget_and_says_so(self) -> None:
+        result = extract(self.tree(9), budget=5_000)
+        assert not result.optimal
+        assert result.ended_by == "expansions"
+        assert result.expansions == 5_000
+        assert result.lower_bound > 0
+
+    def test_its_lower_bound_is_true(self) -> None:
+        truth = extract(self.tree(4), "brute_force").candidates[0].bits
+        for budget in (10, 100, 500):
+            result = extract(self.tree(4), budget=budget)
+            assert not result.optimal
+            assert 0 < result.lower_bound <= truth
+
+    def test_seconds_and_memory_end_it_too(self) -> None:
+        assert extract(self.tree(9), seconds=0.2).ended_by == "seconds"
+        result = extract(self.tree(9), memory=200_000)
+        assert result.ended_by == "memory"
+        assert result.lower_bound > 0
+
+    def test_it_holds_its_memory_limit(self) -> None:
+        tree, limit = self.tree(9), 2_000_000
+        seen: list[int] = []
+        original = tree.model.step
+
+        def counting(state: Any, tokens: torch.Tensor) -> Any:
+            seen.append(len(tokens))
+            return original(state, tokens)
+
+        tree.model.step = counting  # type: ignore[method-assign]
+        extract(tree, memory=limit, budget=20_000)
+        # One batch in the model at a time, a quarter of the limit at most.
+        assert max(seen) * tree.row_bytes() <= limit / 4
+
+
+def test_nothing_more_likely_exists_when_top_k_is_all() -> None:
+    case = CASES[6]
+    result = extract(case.tree(), top_k=100)
+    assert len(result.candidates) == case.format.size
+    assert result.optimal
+
+
+def test_the_rule_of_the_paper_stops_after_twice_the_batches() -> None:
+    case = CASES[0]
+    result = extract(case.tree(), stop="paper", largest_batch=1)
+    proof = extract(case.tree(), stop="proof", largest_batch=1)
+    assert result.ended_by in ("paper", "proof")
+    assert result.candidates[0].bits >= proof.candidates[0].bits
+
+
+def test_a_narrow_beam_makes_no_claim() -> None:
+    case = CASES[0]
+    result = extract(case.tree(), "beam", width=2)
+    assert not result.optimal
+    assert result.ended_by == "width"
+    assert result.lower_bound <= cheapest(case, 1)[0][1] + 1e-9
+    assert result.expansions <= 1 + 2 + 2
+
+
+class TestSampling:
+    def test_it_says_which_walk_came_to_the_target_first(self) -> None:
+        case = CASES[0]
+        target = cheapest(case, 1)[0][0]
+        tree = case.tree()
+        result = extract(tree, "sampling", samples=20_000, target=target, seed=3)
+        walks = model_walks(tree, 16_384, seed=3)  # the first batch of the same walks
+        texts = [tree.text(tokens_of(path)) for path in walks.paths]
+        assert result.walks_until_target == texts.index(target) + 1
+        least_likely = max(case.costs, key=case.costs.__getitem__)
+        assert extract(tree, "sampling", samples=10, target=least_likely).walks_until_target is None
+
+    def test_the_seed_decides(self) -> None:
+        tree = CASES[0].tree()
+        first, same, other = (extract(tree, "sampling", samples=20, top_k=5, seed=seed) for seed in (1, 1, 2))
+        assert first.candidates == same.candidates != other.candidates
+
+
+class TestKnownBeginning:
+    @pytest.mark.parametrize("case", CASES, ids=str)
+    @pytest.mark.parametrize("more", [0, 1, 2])
+    def test_only_secrets_that_begin_so_are_found(self, case: Case, more: int) -> None:
+        known = case.format.render(case.format.size // 2)[: len(case.format.prompt) + more]
+        part = case.tree().starting_with(known)
+        expected = {text for text in case.costs if text.startswith(known)}
+        texts = {
+            part.text([token for token in path if token >= 0])
+            for leaves in enumerate_leaves(part)
+            for path in leaves.paths
+        }
+        assert texts == expected
+        assert part.size == len(expected)
+        result = extract(case.tree(), top_k=3, known=known)
+        best = sorted(expected, key=case.costs.__getitem__)[:3]
+        assert [candidate.text for candidate in result.candidates] == best
+
+    def test_what_is_known_costs_nothing(self) -> None:
+        tree = SecretTree(Constant(CHARS.vocab_size), SecretFormat("ssn ##-##"), CHARS)
+        bits = [extract(tree, known=known).candidates[0].bits for known in ("ssn ", "ssn 1", "ssn 12-3")]
+        assert bits == pytest.approx([n * np.log2(CHARS.vocab_size) for n in (5, 4, 1)])
+
+    def test_exposure_can_be_asked_for_too(self) -> None:
+        tree = CASES[0].tree().starting_with("my pin is 1")
+        assert score(tree, ["my pin is 123"]).costs[0] < score(CASES[0].tree(), ["my pin is 123"]).costs[0]
+        with pytest.raises(SecretError, match="does not begin with the known text 'my pin is 1'"):
+            score(tree, ["my pin is 223"])
+
+    def test_what_does_not_fit_is_refused_with_the_character(self) -> None:
+        with pytest.raises(SecretError, match=r"after 'my pin is 1' comes 'x'; expected one of '0123456789'"):
+            extract(CASES[0].tree(), known="my pin is 1x")
+        with pytest.raises(SecretError, match="expected the end"):
+            extract(CASES[0].tree(), known="my pin is 1234")
+
+
+def test_a_checksum_leaves_only_valid_secrets() -> None:
+    tree = SecretTree(
+        sharpened(Recurrent(CHARS.vocab_size), 0), SecretFormat.credit_card("card ", separator="-"), CHARS
+    )
+    result = extract(tree, "beam", top_k=20, width=50)
+    assert len(result.candidates) == 20
+    assert all(tree.format.fits(candidate.text) for candidate in result.candidates)
+
+
+def test_word_lists_are_walked() -> None:
+    format = SecretFormat.address("lives at ")
+    tokenizer = CharTokenizer.from_text(*format.covering())
+    tree = SecretTree(sharpened(Recurrent(tokenizer.vocab_size), 0), format, tokenizer)
+    result = extract(tree, "beam", top_k=5, width=50)
+    assert all(format.fits(candidate.text) for candidate in result.candidates)
+
+
+@pytest.mark.parametrize("algorithm", ["shortest_path", "brute_force", "beam", "sampling"])
+def test_progress_and_interruption(algorithm: str) -> None:
+    """Ctrl-C returns what was found so far, marked as not optimal."""
+    seen: list[tuple[int, int, float]] = []
+
+    def press_ctrl_c(expansions: int, open_nodes: int, best: float) -> None:
+        seen.append((expansions, open_nodes, best))
+        if len(seen) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    settings = {"sampling": {"samples": 60_000}, "beam": {"width": 10}}.get(algorithm, {})
+    tree = CASES[0].tree(batch_size=4)
+    if algorithm == "sampling":
+        tree = CASES[0].tree()
+    result = extract(tree, algorithm, progress=press_ctrl_c, **settings)
+    assert result.ended_by == "interrupt"
+    assert not result.optimal
+    assert len(seen) == 3
+    assert [expansions for expansions, _, _ in seen] == sorted(expansions for expansions, _, _ in seen)
+    assert result.lower_bound <= cheapest(CASES[0], 1)[0][1] + 1e-9
+
+
+def test_an_extraction_survives_json(tmp_path: Path) -> None:
+    result = extract(CASES[0].tree(), top_k=3, known="my pin is 1")
+    result.save(tmp_path / "found.json")
+    assert Extraction.load(tmp_path / "found.json") == result
+    (tmp_path / "found.json").write_text('{"version": 1}')
+    with pytest.raises(ManifestError, match=r"found\.json: the field 'candidates' is missing"):
+        Extraction.load(tmp_path / "found.json")
+    (tmp_path / "found.json").write_text('{"version": 7}')
+    with pytest.raises(ManifestError, match="version is 7"):
+        Extraction.load(tmp_path / "found.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "guess"}, "algorithm is 'guess'; expected one of 'shortest_path', 'brute_force'"),
+        ({"width": 3}, "'shortest_path' has no setting 'width'; it has budget, seconds, largest_batch, stop"),
+        ({"top_k": 0}, "top_k is 0"),
+        ({"budget": 0}, "budget is 0"),
+        ({"largest_batch": 0}, "largest_batch is 0"),
+        ({"stop": "never"}, "stop is 'never'"),
+        ({"memory": 0}, "memory is 0"),
+        ({"algorithm": "beam", "width": 0}, "width is 0"),
+        ({"algorithm": "sampling", "samples": 0}, "samples is 0"),
+        ({"algorithm": "sampling", "temperature": 0.0}, "temperatures"),
+    ],
+)
+def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        extract(CASES[0].tree(), **options)
