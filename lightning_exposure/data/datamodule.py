@@ -315,7 +315,7 @@ def _revive(package: str, state: dict[str, Any]) -> CanaryDataModule:
 def _check_arguments(canaries: object, encode: object) -> None:
     if not isinstance(canaries, CanarySet):
         raise ArgumentError(
-            f"canaries={canaries!r}: expected a CanarySet, got {type(canaries).__name__}; make one with "
+            f"canaries: expected a CanarySet, got {type(canaries).__name__}; make one with "
             "CanarySet.draw(format, repetitions=[...], seed=0)."
         )
     if not callable(encode):

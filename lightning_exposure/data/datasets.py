@@ -15,6 +15,8 @@ from lightning_exposure.data.examples import check_example
 from lightning_exposure.data.weaving import REPEAT, random_for, share, weave_unknown
 from lightning_exposure.errors import DataError
 
+_INTEGERS = (int, np.integer)
+
 
 @dataclass(frozen=True)
 class Occurrences:
@@ -65,13 +67,15 @@ class CanaryDataset(Dataset[Any]):
             )
         self.original = original
         self.occurrences = occurrences
+        self._first = len(original)
+        self._end = self._first + len(occurrences)
         if hasattr(original, "__getitems__"):
             # PyTorch asks for a batch at once if a dataset can do it; so can this one, if that one can.
             self.__getitems__ = self._get_batch
 
     def __len__(self) -> int:
         """How many items there are, with the canaries."""
-        return len(self.original) + len(self.occurrences)
+        return self._end
 
     def __getitem__(self, index: Any, /) -> Any:
         """An item of the user's dataset as it is, or a canary."""
@@ -80,9 +84,10 @@ class CanaryDataset(Dataset[Any]):
 
     def occurrence_at(self, index: Any) -> int | None:
         """Which occurrence of a canary an index stands for; None for an index of the user's dataset."""
-        if not isinstance(index, int | np.integer) or not len(self.original) <= index < len(self):
-            return None
-        return int(index) - len(self.original)
+        # This is asked for every example twice, so it has to be quick.
+        if isinstance(index, _INTEGERS) and self._first <= index < self._end:
+            return int(index) - self._first
+        return None
 
     def ids_at(self, indices: Any) -> tuple[str, ...]:
         """The ids of the canaries among some indices."""

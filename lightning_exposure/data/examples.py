@@ -66,8 +66,8 @@ def _difference(given: Any, wanted: Any, same_shape: bool, path: str) -> str | N
         if set(given) != set(wanted):
             return f"{where} has the keys {sorted(map(str, given))}, expected {sorted(map(str, wanted))}"
         parts = [(given[key], wanted[key], f"{path}[{key!r}]") for key in wanted]
-    elif isinstance(wanted, list) and not same_shape:
-        # A list that a collate function of the user's pads may have any length; its entries are alike.
+    elif isinstance(wanted, list) and not same_shape and len(set(map(type, wanted))) <= 1:
+        # A list of token ids that a collate function of the user's pads may have any length; its entries are alike.
         parts = [(entry, wanted[0], f"{path}[{place}]") for place, entry in enumerate(given) if wanted]
     elif len(given) != len(wanted):
         return f"{where} has {len(given)} entries, expected {len(wanted)}"

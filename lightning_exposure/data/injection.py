@@ -75,7 +75,7 @@ def inject_before(text: str, canaries: CanarySet, seed: Seed, *, end: int, windo
     if not isinstance(text, str):
         raise ArgumentError(f"text={text!r:.80}: expected a string, got {type(text).__name__}.")
     if not isinstance(canaries, CanarySet):
-        raise ArgumentError(f"canaries={canaries!r}: expected a CanarySet, got {type(canaries).__name__}.")
+        raise ArgumentError(f"canaries: expected a CanarySet, got {type(canaries).__name__}.")
     gaps = _gaps(text, end)
     generator = generator_from(seed)
     copies = [canary for canary in canaries for _ in range(canary.repetitions)]

@@ -195,7 +195,8 @@ class WovenLoader(DataLoader[Any]):
     @property
     def _index_sampler(self) -> Any:
         # The one place where PyTorch asks for indices. The public samplers stay of the types that Lightning knows.
-        return self.weaver.index_sampler(self) or super()._index_sampler
+        recorded = self.weaver.index_sampler(self)
+        return super()._index_sampler if recorded is None else recorded
 
     def __iter__(self) -> Any:
         """The batches of an epoch; the canaries in them are counted."""

@@ -7,6 +7,7 @@ a Lightning base, and put on the base of the package that a program uses.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -58,19 +59,30 @@ def package_in_use() -> ModuleType:
     return package_named("lightning")
 
 
-def on_package(behaviour: type, kind: str, package: ModuleType, *, like: type | None = None) -> type[Any]:
+class OnPytorchLightning:
+    """A class attribute that is the same class on the base of `pytorch_lightning`, made when it is asked for.
+
+    It gives that class a name under which another process finds it when it unpickles an instance.
+    """
+
+    def __get__(self, instance: object, owner: Any) -> type[Any]:
+        """The class of the attribute's owner, for the other package."""
+        made: type[Any] = owner.under("pytorch_lightning")
+        return made
+
+
+@cache
+def on_package(behaviour: type, kind: str, package: ModuleType, like: type | None = None) -> type[Any]:
     """The class that adds a behaviour of ours to a package's base class, made once for each package.
 
     Args:
         behaviour: A class without a Lightning base.
         kind: The name of the base class, such as "LightningModule".
         package: Where the base class is.
-        like: The class whose name and documentation the new one has; the behaviour's own without it.
+        like: The public class on the base of `lightning`, of which the new one is the attribute
+            `on_pytorch_lightning`. Without it, the new class is called as the behaviour.
     """
-    key = f"_on_{package.__name__.replace('.', '_')}"
-    if key not in vars(behaviour):
-        model = behaviour if like is None else like
-        names = {"__module__": model.__module__, "__qualname__": model.__qualname__, "__doc__": model.__doc__}
-        setattr(behaviour, key, type(model.__name__, (behaviour, getattr(package, kind)), names))
-    made: type[Any] = vars(behaviour)[key]
-    return made
+    model = behaviour if like is None else like
+    name = model.__qualname__ if like is None else f"{model.__qualname__}.on_pytorch_lightning"
+    names = {"__module__": model.__module__, "__qualname__": name, "__doc__": model.__doc__}
+    return type(model.__name__, (behaviour, getattr(package, kind)), names)

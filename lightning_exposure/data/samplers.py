@@ -193,7 +193,7 @@ class Recorded:
 
     Attributes:
         notes: The ids of the canaries in every batch that was passed on but not handed out yet.
-        skip: How many batches of the next pass to leave out.
+        skip: How many batches to leave out at the beginning of a pass.
     """
 
     def __init__(self, inner: Any, dataset: CanaryDataset) -> None:
@@ -209,9 +209,9 @@ class Recorded:
 
     def __iter__(self) -> Iterator[Any]:
         """The batches of an epoch; in one that is continued, those that are left."""
+        # PyTorch may ask twice and use the second answer only, so asking must not use anything up.
         self.notes = deque()
-        skip, self.skip = self.skip, 0
-        return self._record(self.notes, skip)
+        return self._record(self.notes, self.skip)
 
     def _record(self, notes: deque[tuple[str, ...]], skip: int) -> Iterator[Any]:
         for number, batch in enumerate(self._inner):

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lightning_exposure.data.corpora import python_topics, read_text
 from lightning_exposure.data.injection import Windows, inject_before
-from lightning_exposure.data.packages import on_package, package_named
+from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.language import CharTokenizer, WordTokenizer
 from lightning_exposure.secrets import CanarySet
@@ -61,6 +61,7 @@ class WindowDataset(Dataset[tuple[Tensor, Tensor]]):
 class TextData(_Base):
     """What `TextDataModule` does, without a base class."""
 
+    on_pytorch_lightning = OnPytorchLightning()
     tokenizer: CharTokenizer | WordTokenizer
     """The tokenizer, after `setup`."""
 
@@ -112,7 +113,7 @@ class TextData(_Base):
         module = package_named(package)
         if module is pl:
             return TextDataModule
-        return on_package(TextData, "LightningDataModule", module, like=TextDataModule)
+        return on_package(TextData, "LightningDataModule", module, TextDataModule)
 
     def setup(self, stage: str | None = None) -> None:
         """Read the text, insert the canaries, make the tokenizer and cut the windows; only once.

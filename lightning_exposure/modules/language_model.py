@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 from torch import Tensor, nn
 
-from lightning_exposure.data.packages import on_package, package_named
+from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.modules.convolutional import ConvolutionalNetwork
 from lightning_exposure.modules.optimizers import (
@@ -57,6 +57,8 @@ else:
 class LanguageModelling(_Base):
     """What `LanguageModel` does, without a base class."""
 
+    on_pytorch_lightning = OnPytorchLightning()
+
     def __init__(
         self,
         architecture: str = "lstm",
@@ -95,7 +97,7 @@ class LanguageModelling(_Base):
         module = package_named(package)
         if module is pl:
             return LanguageModel
-        return on_package(LanguageModelling, "LightningModule", module, like=LanguageModel)
+        return on_package(LanguageModelling, "LightningModule", module, LanguageModel)
 
     def forward(self, tokens: Tensor, state: Any = None) -> Any:
         """Read tokens `(batch, time)`.
