@@ -13,6 +13,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
+    from lightning_exposure.data import CanaryDataModule
     from lightning_exposure.exposure import ExposureEstimate, measure_exposure
     from lightning_exposure.extraction import Candidate, Extraction, extract
     from lightning_exposure.language import SecretTree
@@ -22,10 +24,13 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Canary",
+    "CanaryDataModule",
     "CanarySet",
     "Candidate",
+    "ExposureCallback",
     "ExposureEstimate",
     "Extraction",
+    "ExtractionCallback",
     "SecretFormat",
     "SecretTree",
     "extract",
@@ -35,10 +40,13 @@ __all__ = [
 # Type checkers read the imports above, Python reads this; a test keeps the two equal.
 _HOMES = {
     "Canary": "secrets",
+    "CanaryDataModule": "data",
     "CanarySet": "secrets",
     "Candidate": "extraction",
+    "ExposureCallback": "callbacks",
     "ExposureEstimate": "exposure",
     "Extraction": "extraction",
+    "ExtractionCallback": "callbacks",
     "SecretFormat": "secrets",
     "SecretTree": "language",
     "extract": "extraction",

@@ -168,20 +168,13 @@ def extract(
         >>> found.optimal, found.candidates == extract(tree, "brute_force", top_k=3).candidates
         (True, True)
     """
-    if algorithm not in ALGORITHMS:
-        raise ArgumentError(f"algorithm is {algorithm!r}; expected one of {', '.join(map(repr, ALGORITHMS))}.")
     if top_k < 1:
         raise ArgumentError(f"top_k is {top_k!r}; expected at least 1 candidate.")
-    attack = ALGORITHMS[algorithm]
-    parameters = inspect.signature(attack).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    for name in settings:
-        if name not in defaults:
-            raise ArgumentError(f"{algorithm!r} has no setting {name!r}; it has {', '.join(defaults)}.")
+    defaults = check_settings(algorithm, settings)
     if known is not None:
         tree = tree.starting_with(known)
     start = time.perf_counter()
-    result, first_seen = attack(tree, top_k, memory=memory, progress=progress, **settings)
+    result, first_seen = ALGORITHMS[algorithm](tree, top_k, memory=memory, progress=progress, **settings)
     texts = [tree.text(tokens_of(path)) for path in result.paths]
     candidates = zip(texts, result.costs.tolist(), range(1, len(texts) + 1), strict=True)
     return Extraction(
@@ -195,6 +188,22 @@ def extract(
         settings={"top_k": top_k, "known": known, "memory": memory, **defaults, **settings},
         walks_until_target=first_seen,
     )
+
+
+def check_settings(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The default settings of an algorithm.
+
+    Raises:
+        ArgumentError: There is no such algorithm, or it has no such setting.
+    """
+    if algorithm not in ALGORITHMS:
+        raise ArgumentError(f"algorithm is {algorithm!r}; expected one of {', '.join(map(repr, ALGORITHMS))}.")
+    parameters = inspect.signature(ALGORITHMS[algorithm]).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    for name in settings:
+        if name not in defaults:
+            raise ArgumentError(f"{algorithm!r} has no setting {name!r}; it has {', '.join(defaults)}.")
+    return defaults
 
 
 _Found = tuple[SearchResult, int | None]

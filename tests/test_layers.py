@@ -25,10 +25,10 @@ LAYERS = [
     "exposure",
     "extraction",
     "privacy",
-    "data",
-    "callbacks",
-    "modules",
     "report",
+    "data",
+    "modules",
+    "callbacks",
     "cli",
 ]
 

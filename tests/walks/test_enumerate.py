@@ -28,7 +28,7 @@ def test_every_rank_is_the_oracles(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_bound_keeps_exactly_what_costs_no_more(case: Case) -> None:
-    bound = float(np.median(list(case.costs.values())))
+    bound = float(np.median(list(case.costs.values()))) + 1e-9  # a secret may stand right on it
     found = np.concatenate([leaves.costs for leaves in enumerate_leaves(case.tree(), bound)])
     expected = sorted(cost for cost in case.costs.values() if cost <= bound)
     np.testing.assert_allclose(np.sort(found), expected, atol=1e-9)

@@ -1,0 +1,1 @@
+"""What this library promises about speed, memory and precision, measured: run `python -m benchmarks`."""

@@ -1,0 +1,7 @@
+"""Lightning callbacks: they orchestrate, and compute nothing themselves."""
+
+from lightning_exposure.callbacks.exposure import ExposureCallback
+from lightning_exposure.callbacks.extraction import ExtractionCallback
+from lightning_exposure.callbacks.quiet import quiet
+
+__all__ = ["ExposureCallback", "ExtractionCallback", "quiet"]

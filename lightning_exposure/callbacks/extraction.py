@@ -1,0 +1,151 @@
+"""`ExtractionCallback`: the attack on a model, run when its training ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from lightning_exposure.callbacks.offline import fall_back_to_offline
+from lightning_exposure.callbacks.progress import Update, status
+from lightning_exposure.callbacks.quiet import quiet
+from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, say
+from lightning_exposure.errors import ArgumentError
+from lightning_exposure.extraction import Extraction, check_settings, extract
+from lightning_exposure.language import SecretTree, Tokenizer
+from lightning_exposure.report import wandb as to_wandb
+from lightning_exposure.report.tables import extraction_rows, extraction_table
+from lightning_exposure.secrets import Canary, CanarySet
+
+
+class ExtractionCallback(Callback):
+    """Attacks the model at the end of the training: one attack per format of the canaries.
+
+    Logs a table of what was found, its bits, whether it is a canary, whether it is proven to be the best there is, and
+    the number of expansions; and the numbers `extraction/extracted` (canaries found) and `extraction/expansions`.
+
+    Args:
+        canaries: What was inserted in the training data.
+        tokenizer: How the module reads text; None: the datamodule's `tokenizer`.
+        algorithm: As for `extract`.
+        top_k: How many candidates per format; None: as many as the format has canaries.
+        every_n_epochs: Attack at the end of every so many epochs too; None: only when the fit ends.
+        name: The first part of the metrics' names.
+        model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
+        context: For a model without a state: how many of the last tokens it is given.
+        batch_size: The largest number of nodes the model reads at once.
+        verbose: Print the table when the fit ends.
+        **settings: Of the algorithm, as for `extract`.
+
+    Attributes:
+        extractions: The newest attack, by format name.
+
+    Example:
+        >>> from lightning_exposure import CanarySet, SecretFormat
+        >>> canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4], seed=0)
+        >>> ExtractionCallback(canaries, algorithm="beam", width=50).extractions
+        {}
+    """
+
+    def __init__(
+        self,
+        canaries: CanarySet,
+        tokenizer: Tokenizer | None = None,
+        algorithm: str = "shortest_path",
+        *,
+        top_k: int | None = None,
+        every_n_epochs: int | None = None,
+        name: str = "extraction",
+        model: ModelOf | None = None,
+        context: int | None = None,
+        batch_size: int = 4096,
+        verbose: bool = True,
+        **settings: Any,
+    ) -> None:
+        check_settings(algorithm, {key: value for key, value in settings.items() if key not in ("known", "memory")})
+        if every_n_epochs is not None and every_n_epochs < 1:
+            raise ArgumentError(f"every_n_epochs is {every_n_epochs!r}; expected at least 1, or None.")
+        self.canaries = canaries
+        self.algorithm = algorithm
+        self.every_n_epochs = every_n_epochs
+        self.name = name
+        self.extractions: dict[str, Extraction] = {}
+        self._top_k = top_k
+        self._verbose = verbose
+        self._settings = settings
+        self._trees = CanaryTrees(canaries, tokenizer, model=model, context=context, batch_size=batch_size)
+
+    @property
+    def state_key(self) -> str:
+        """Different for callbacks with different canaries or attacks."""
+        return f"{type(self).__name__}[{self.name}: {self.algorithm}, {', '.join(c.id for c in self.canaries)}]"
+
+    @property
+    def extracted(self) -> list[str]:
+        """The ids of the canaries that the newest attack found."""
+        found = {candidate.text for attack in self.extractions.values() for candidate in attack.candidates}
+        return [canary.id for canary in self.canaries if canary.text in found]
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse what cannot work before any training is paid for."""
+        if stage == "fit":
+            self._trees.check(trainer)
+            fall_back_to_offline(trainer)
+            if getattr(trainer, "fast_dev_run", False) and self.algorithm == "shortest_path":
+                self._settings = {**self._settings, "budget": 100}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Try the model's forward."""
+        with quiet(pl_module):
+            self._trees.build(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Attack every few epochs."""
+        if self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0:
+            self._attack(trainer, pl_module)
+            pl_module.log_dict(self._metrics())
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Attack, while the model is still on its device; here nothing can be logged through the module any more."""
+        self._attack(trainer, pl_module)
+        for logger in trainer.loggers:
+            logger.log_metrics(self._metrics(), step=trainer.global_step)
+        if trainer.is_global_zero:
+            self._send_tables(trainer)
+            if self._verbose:
+                say(trainer, extraction_table(self.extractions, self.canaries))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The newest attack, as plain values."""
+        return {"extractions": {name: attack.to_dict() for name, attack in self.extractions.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What `state_dict` gave."""
+        self.extractions = {name: Extraction.from_dict(fields) for name, fields in state_dict["extractions"].items()}
+
+    def _attack(self, trainer: Trainer, module: LightningModule) -> None:
+        with quiet(module), status(trainer, f"extraction: {self.algorithm}") as update:
+            found = self._trees.map(trainer, lambda tree, canaries: self._attack_format(tree, canaries, update))
+        self.extractions = {format.name: attack for format, attack in found.items()}
+
+    def _attack_format(self, tree: SecretTree, canaries: Sequence[Canary], update: Update) -> Extraction:
+        def progress(expansions: int, open_nodes: int, best: float) -> None:
+            found = "nothing yet" if best == math.inf else f"best {best:.1f} bits"
+            update(f"{expansions:,} expansions, {open_nodes:,} open, {found}")
+
+        return extract(tree, self.algorithm, self._top_k or len(canaries), progress=progress, **self._settings)
+
+    def _metrics(self) -> dict[str, float]:
+        return {
+            f"{self.name}/extracted": float(len(self.extracted)),
+            f"{self.name}/expansions": float(sum(attack.expansions for attack in self.extractions.values())),
+        }
+
+    def _send_tables(self, trainer: Trainer) -> None:
+        for logger in loggers_named(trainer, "WandbLogger"):
+            to_wandb.log_extractions(logger.experiment, extraction_rows(self.extractions, self.canaries), self.name)
+        for logger in loggers_named(trainer, "TensorBoardLogger"):
+            text = extraction_table(self.extractions, self.canaries)
+            logger.experiment.add_text(f"{self.name}/table", f"<pre>{text}</pre>", trainer.global_step)

@@ -1,0 +1,40 @@
+"""A measurement leaves no trace in a training run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import nn
+
+
+@contextmanager
+def quiet(module: nn.Module) -> Iterator[None]:
+    """Whatever happens inside, afterwards the run is as it was: modes, random states, grad mode, autocast.
+
+    The walks draw from generators of their own and put the module in eval mode themselves. This guards against the
+    rest: a forward of the user's that draws random numbers even in eval mode, and an exception half way.
+
+    Args:
+        module: The module that is being trained.
+    """
+    modes = [(part, part.training) for part in module.modules()]
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    accelerators = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+    grad = torch.is_grad_enabled()
+    try:
+        with torch.no_grad():
+            module.eval()
+            yield
+    finally:
+        for part, training in modes:
+            part.training = training
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if accelerators is not None:
+            torch.cuda.set_rng_state_all(accelerators)
+        torch.set_grad_enabled(grad)

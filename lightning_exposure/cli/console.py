@@ -1,0 +1,128 @@
+"""What people see: a silent Lightning, progress while something runs, numbers in words."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from lightning_exposure.cli.arguments import PROGRAM
+from lightning_exposure.exposure import ExposureEstimate, PoorFitWarning
+from lightning_exposure.report.fields import plain
+from lightning_exposure.report.tables import text_table
+
+_LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """Without the hints and warnings of the libraries below, which a user of the command can do nothing about.
+
+    Our own warnings are shown, in one line each.
+    """
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", PoorFitWarning)
+        warnings.showwarning = _show_warning
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"{PROGRAM}: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def say(text: str = "") -> None:
+    """Print a line at once, so that a pipe shows it when it is said."""
+    print(text, flush=True)
+
+
+def say_json(value: object) -> None:
+    """Print a value as JSON."""
+    say(json.dumps(plain(value, "output"), ensure_ascii=False, indent=1))
+
+
+@contextmanager
+def spinner(title: str) -> Iterator[Callable[[str], None]]:
+    """A line on the terminal that says how far something is; nothing where there is no terminal.
+
+    Yields:
+        A function that changes what the line says.
+    """
+    # On standard error: what is printed can go to a file, and the line still shows.
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda text: progress.update(task, description=f"{title}: {text}")
+
+
+def search_progress(update: Callable[[str], None]) -> Callable[[int, int, float], None]:
+    """What `extract` calls, for a line that `spinner` shows."""
+
+    def progress(expansions: int, open_nodes: int, best: float) -> None:
+        found = "nothing found yet" if best == math.inf else f"best so far {best:.1f} bits"
+        update(f"{expansions:,} nodes read, {open_nodes:,} open, {found}")
+
+    return progress
+
+
+def exposure_cell(estimate: ExposureEstimate) -> str:
+    """Exposure in few characters: a number if it is exact, else with its interval.
+
+    >>> from dataclasses import replace
+    >>> exact = ExposureEstimate("a", 29.9, 29.9, 29.9, "exact", 1, 3.0, 29.9, False, 0.95, 9)
+    >>> exposure_cell(exact), exposure_cell(replace(exact, bits=7.25, low=7, high=7.5))
+    ('29.90', '7.25 [7.00, 7.50]')
+    """
+    sign = ">= " if estimate.is_bound else ""
+    interval = "" if estimate.low == estimate.high else f" {interval_cell(estimate)}"
+    return f"{sign}{estimate.bits:.2f}{interval}"
+
+
+def interval_cell(estimate: ExposureEstimate) -> str:
+    """The interval, or that there is none to speak of."""
+    return "exact" if estimate.low == estimate.high else f"[{estimate.low:.2f}, {estimate.high:.2f}]"
+
+
+def rank_cell(rank: int | float) -> str:
+    """A rank: all digits if it is exact, about three if it is estimated.
+
+    >>> rank_cell(1234567), rank_cell(1234567.8)
+    ('1,234,567', 'about 1.23e+06')
+    """
+    return f"{rank:,}" if isinstance(rank, int) else f"about {rank:.3g}"
+
+
+def exposure_table(names: Sequence[str], estimates: Sequence[ExposureEstimate]) -> str:
+    """Estimates under their headings, one line each."""
+    rows = [
+        (
+            name,
+            estimate.secret,
+            f"{'>= ' if estimate.is_bound else ''}{estimate.bits:.2f}",
+            interval_cell(estimate),
+            f"{estimate.size_bits:.2f}",
+            rank_cell(estimate.rank),
+            f"{estimate.log_perplexity:.2f}",
+            estimate.method,
+        )
+        for name, estimate in zip(names, estimates, strict=True)
+    ]
+    headings = ("canary", "secret", "exposure", "interval", "of at most", "rank", "log-perplexity", "method")
+    return text_table(headings, rows)

@@ -1,0 +1,37 @@
+"""`lightning-exposure report`: a run as one page of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_exposure.cli.arguments import Parser
+from lightning_exposure.cli.console import hushed, say
+from lightning_exposure.report import MissingExtraError, RunRecord, write_report
+
+
+def make_parser() -> Parser:
+    """What can be asked for."""
+    parser = Parser("report", "Write what a run measured (its exposure.json) as one page of HTML that needs no network.")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="the directory of the run")
+    parser.add_argument("--output", metavar="FILE", help="the page (default: report.html in the directory of the run)")
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Write the page and say where."""
+    options = make_parser().parse_args(arguments)
+    record = RunRecord.load(options.run_dir)
+    run_dir = Path(options.run_dir)
+    target = options.output or (run_dir if run_dir.is_dir() else run_dir.parent)
+    with hushed():
+        say(f"Report: {write_report(record, target)}")
+    return 0
+
+
+def report_if_possible(record: RunRecord, run_dir: Path) -> str:
+    """Write the page at the end of a run, and say where; without the packages for it, say how to get them."""
+    try:
+        return f"Report: {write_report(record, run_dir)}"
+    except MissingExtraError as error:
+        return f"No report: {error} Then: lightning-exposure report {run_dir}"

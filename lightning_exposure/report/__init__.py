@@ -1,0 +1,12 @@
+"""What a run leaves behind, for people: a record on disk, plots, and one page of HTML.
+
+Matplotlib and Jinja2 come with the extra `report` and are imported when something is drawn or written.
+"""
+
+from __future__ import annotations
+
+from lightning_exposure.report.html import write_report
+from lightning_exposure.report.record import Measurement, References, RunRecord
+from lightning_exposure.report.style import MissingExtraError
+
+__all__ = ["Measurement", "MissingExtraError", "References", "RunRecord", "write_report"]

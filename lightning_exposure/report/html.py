@@ -1,0 +1,156 @@
+"""`write_report`: a run as one page of HTML that needs nothing else, not even a network."""
+
+from __future__ import annotations
+
+import base64
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lightning_exposure import __version__
+from lightning_exposure.report import contents, plots
+from lightning_exposure.report.fields import write_whole
+from lightning_exposure.report.record import RunRecord
+from lightning_exposure.report.style import THEMES, require, to_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FILE_NAME = "report.html"
+"""What a report is called in the directory of its run."""
+
+_WIDTHS = {"wide": 8.0, "narrow": 4.0}
+"""In inches: text that can be read on a desk is too small when the figure shrinks to a phone."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in every theme and width, as data addresses.
+
+    Attributes:
+        title: The heading above it.
+        alt: What it shows, for those who do not see it.
+        caption: How to read it.
+        sources: The images, by width and theme: "wide-light", "narrow-dark", ...
+    """
+
+    title: str
+    alt: str
+    caption: str
+    sources: dict[str, str]
+
+
+def write_report(record: RunRecord, path: str | os.PathLike[str]) -> Path:
+    """Write a run as one self-contained page: the verdict first, then plots, tables, settings and a glossary.
+
+    Args:
+        record: The run.
+        path: The file, or the directory of the run, where it is called `report.html`.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        MissingExtraError: Matplotlib or Jinja2 is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from lightning_exposure.secrets import CanarySet, SecretFormat
+        >>> record = RunRecord(CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4]))
+        >>> write_report(record, tempfile.mkdtemp()).name
+        'report.html'
+    """
+    given = Path(path)
+    target = given / FILE_NAME if given.is_dir() or not given.suffix else given
+    write_whole(target, render(record))
+    return target
+
+
+def render(record: RunRecord) -> str:
+    """The page as a string."""
+    jinja = require("jinja2")
+    environment = jinja.Environment(
+        autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    source = resources.files("lightning_exposure.report").joinpath("template.html").read_text(encoding="utf-8")
+    headline, _, remarks = record.verdict.partition("; ")
+    page: str = environment.from_string(source).render(
+        version=__version__,
+        verdict=headline,
+        remarks=remarks[:1].upper() + remarks[1:],
+        mood=contents.mood(record),
+        meaning=contents.meaning(record),
+        facts=contents.facts(record),
+        pictures=pictures(record),
+        canaries=contents.canary_rows(record),
+        attacks=contents.attack_rows(record),
+        settings=contents.setting_rows(record.settings),
+        glossary=contents.GLOSSARY,
+        duration=contents.duration,
+    )
+    return page
+
+
+def pictures(record: RunRecord) -> list[Picture]:
+    """The plots of a run; those that there is no data for are left out."""
+    found = []
+    if any(measurement.estimates for measurement in record.history):
+        found.append(
+            Picture(
+                title="Exposure over training",
+                alt=_history_in_words(record),
+                caption="Exposure of the canaries with its interval, and the losses below. Exposure that rises while "
+                "the validation loss still falls is memorization, not overfitting. Hollow marks are lower bounds.",
+                sources=_sources(lambda theme, width: plots.exposure_over_training(record, theme=theme, width=width)),
+            )
+        )
+    return found + [
+        _references_picture(record, name)
+        for name, references in record.references.items()
+        if any(map(math.isfinite, references.costs))
+    ]
+
+
+def _references_picture(record: RunRecord, name: str) -> Picture:
+    estimates = record.final.estimates if record.final else {}
+    costs = {
+        canary.id: estimates[canary.id].log_perplexity
+        for canary in record.canaries
+        if canary.format.name == name and canary.id in estimates
+    }
+    references, names = record.references[name], plots.highlighted(record)
+    drawn = [cost for cost in references.costs if math.isfinite(cost)]
+    placed = ", ".join(f"{key} {costs[key]:.1f}" for key in names if math.isfinite(costs.get(key, math.inf)))
+    return Picture(
+        title=f"Ordinary secrets and canaries: {name}",
+        alt=f"Histogram of the log-perplexities of {len(drawn):,} secrets drawn uniformly from the format "
+        f"{name}, between {min(drawn):.1f} and {max(drawn):.1f} bits."
+        + (f" Canaries, in bits: {placed}." if placed else ""),
+        caption="A canary left of all the others is likelier than any secret drawn: the model remembers it.",
+        sources=_sources(
+            lambda theme, width: plots.reference_histogram(
+                references, costs, highlight=names, title="", theme=theme, width=width
+            )
+        ),
+    )
+
+
+def _history_in_words(record: RunRecord) -> str:
+    """The end of each line that has a name."""
+    final = record.history[-1]
+    ends = ", ".join(f"{key} {final.estimates[key].bits:.1f}" for key in plots.highlighted(record))
+    return f"Lines of exposure over training, in bits. At the end, after epoch {final.epoch}: {ends}."
+
+
+def _sources(draw: Callable[[str, float], Figure]) -> dict[str, str]:
+    """A figure as data addresses: as images, because the ids inside inlined SVGs would clash."""
+    return {
+        f"{label}-{theme}": "data:image/svg+xml;base64,"
+        + base64.b64encode(to_bytes(draw(theme, width), "svg")).decode("ascii")
+        for label, width in _WIDTHS.items()
+        for theme in THEMES
+    }

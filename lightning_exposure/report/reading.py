@@ -1,0 +1,144 @@
+"""From the fields of a file to the objects of the other layers, each checked before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lightning_exposure.errors import ArgumentError, FormatError, SecretError
+from lightning_exposure.exposure import ExposureEstimate, SkewNormal
+from lightning_exposure.extraction import Extraction
+from lightning_exposure.report.fields import Field
+from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
+
+MANIFEST_VERSION = 1
+"""Of the canaries inside a record: the same form as the file that `CanarySet.save` writes."""
+
+
+def canaries_to_dict(canaries: CanarySet) -> dict[str, Any]:
+    """Canaries as a manifest: each format once, the canaries refer to them by number."""
+    numbers = {format_: place for place, format_ in enumerate(canaries.by_format())}
+    return {
+        "version": MANIFEST_VERSION,
+        "formats": [format_.to_dict() for format_ in numbers],
+        "canaries": [
+            {
+                "id": canary.id,
+                "text": canary.text,
+                "format": numbers[canary.format],
+                "repetitions": canary.repetitions,
+            }
+            for canary in canaries
+        ],
+    }
+
+
+def read_canaries(field: Field) -> CanarySet:
+    """What `canaries_to_dict` gave."""
+    version = field["version"]
+    if version.as_(int) != MANIFEST_VERSION:
+        raise version.error(f"expected {MANIFEST_VERSION}, got {version.value}; update this library.")
+    formats = [_read_format(item) for item in field["formats"].items()]
+    canaries = [_read_canary(item, formats) for item in field["canaries"].items()]
+    try:
+        return CanarySet(canaries)
+    except ArgumentError as error:  # two of them are the same: the message says which
+        raise field["canaries"].error(str(error)) from error
+
+
+def _read_format(field: Field) -> SecretFormat:
+    field["pattern"].as_(str)
+    for words in field["words"].entries().values():
+        for word in words.items():
+            word.as_(str)
+    try:
+        return SecretFormat.from_dict(field.as_(dict))
+    except FormatError as error:
+        raise field.error(str(error)) from error
+
+
+def _read_canary(field: Field, formats: Sequence[SecretFormat]) -> Canary:
+    number = field["format"]
+    if number.count() >= len(formats):
+        raise number.error(f"got {number.value}, but there are {len(formats)} formats, numbered from 0; correct it.")
+    text = field["text"]
+    try:
+        return Canary(
+            field["id"].as_(str), text.as_(str), formats[number.count()], repetitions=field["repetitions"].count()
+        )
+    except SecretError as error:
+        raise text.error(str(error)) from error
+    except ArgumentError as error:
+        raise field["id"].error(str(error)) from error
+
+
+def read_estimates(field: Field, canaries: CanarySet) -> dict[str, ExposureEstimate]:
+    """Estimates by the id of their canary."""
+    by_id = {canary.id: canary for canary in canaries}
+    estimates = {}
+    for key, item in field.entries().items():
+        if key not in by_id:
+            raise item.error(f"there is no canary with this id; expected one of {', '.join(by_id)}.")
+        estimates[key] = _read_estimate(item, by_id[key])
+    return estimates
+
+
+def _read_estimate(field: Field, canary: Canary) -> ExposureEstimate:
+    if field["secret"].as_(str) != canary.text:
+        raise field["secret"].error(f"got {field['secret'].value!r}; expected the text of the canary {canary.id!r}.")
+    rank = field["rank"]
+    low, high = field["low"].number(finite=True), field["high"].number(finite=True)
+    if low > high:
+        raise field["low"].error(f"got {low}, above high, which is {high}; correct it, or save the run again.")
+    return ExposureEstimate(
+        secret=canary.text,
+        bits=field["bits"].number(finite=True),
+        low=low,
+        high=high,
+        method=field["method"].as_(str),
+        # An int says that the rank is exact, so it stays one.
+        rank=rank.count() if isinstance(rank.value, int) else rank.number(finite=True),
+        log_perplexity=field["log_perplexity"].number(),
+        size_bits=field["size_bits"].number(finite=True),
+        is_bound=field["is_bound"].as_(bool),
+        confidence=field["confidence"].number(finite=True),
+        expansions=field["expansions"].count(),
+        ks_statistic=optional_number(field["ks_statistic"]),
+        ks_pvalue=optional_number(field["ks_pvalue"]),
+    )
+
+
+def optional_number(field: Field) -> float | None:
+    """A number, or None where the file says null."""
+    given = field.optional()
+    return None if given is None else given.number()
+
+
+def read_fit(field: Field) -> SkewNormal | None:
+    """A fitted distribution, or None where the file says null."""
+    given = field.optional()
+    if given is None:
+        return None
+    numbers = {name: given[name].number(finite=True) for name in SkewNormal.__dataclass_fields__}
+    if numbers["scale"] <= 0:
+        raise given["scale"].expected("a positive number")
+    return SkewNormal(**numbers)
+
+
+def read_extraction(field: Field) -> Extraction:
+    """What an attack found."""
+    content = dict(field.as_(dict))
+    for name in ("lower_bound", "seconds"):
+        content[name] = field[name].number()
+    for name in ("ended_by", "algorithm"):
+        field[name].as_(str)
+    field["optimal"].as_(bool)
+    field["settings"].as_(dict)
+    field["expansions"].count()
+    content["candidates"] = [
+        {"text": item["text"].as_(str), "bits": item["bits"].number(), "order": item["order"].count()}
+        for item in field["candidates"].items()
+    ]
+    walks = field["walks_until_target"].optional()
+    content["walks_until_target"] = None if walks is None else walks.count()
+    return Extraction.from_dict(content, f"{field.file}: {field.path}")

@@ -1,0 +1,264 @@
+"""`RunRecord`: what one training run left behind, as one JSON file in the run's directory."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lightning_exposure.errors import ArgumentError
+from lightning_exposure.exposure import ExposureEstimate, SkewNormal
+from lightning_exposure.extraction import Extraction
+from lightning_exposure.report.fields import Field, plain, read_json, write_whole
+from lightning_exposure.report.reading import (
+    canaries_to_dict,
+    optional_number,
+    read_canaries,
+    read_estimates,
+    read_extraction,
+    read_fit,
+)
+from lightning_exposure.secrets import Canary, CanarySet
+
+FILE_NAME = "exposure.json"
+"""What a record is called in the directory of its run."""
+
+VERSION = 1
+
+_NAMES_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The exposures at one moment of training.
+
+    Attributes:
+        epoch: How many epochs were finished: 1 after the first.
+        step: How many optimizer steps were taken.
+        train_loss: Of the training data, if it is known.
+        val_loss: Of the validation data, if there is any.
+        seconds: How long the measurement took.
+        estimates: Exposures by the id of the canary.
+    """
+
+    epoch: int
+    step: int
+    train_loss: float | None
+    val_loss: float | None
+    seconds: float
+    estimates: dict[str, ExposureEstimate]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes as plain values, for checkpoints and JSON."""
+        content = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**content, "estimates": _estimates_to_dict(self.estimates)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Measurement:
+        """What `to_dict` gave."""
+        estimates = {key: ExposureEstimate(**fields) for key, fields in content["estimates"].items()}
+        return cls(**{**content, "estimates": estimates})
+
+
+@dataclass(frozen=True)
+class References:
+    """What secrets that are drawn uniformly from a format cost after training.
+
+    Attributes:
+        costs: Their log-perplexities in bits.
+        fit: The paper's distribution, if one could be fitted.
+    """
+
+    costs: list[float]
+    fit: SkewNormal | None = None
+
+
+@dataclass
+class RunRecord:
+    """What one training run left behind. Grows while the run goes on; `save` it as often as you like.
+
+    Attributes:
+        canaries: The secrets that were inserted, and the controls that were not.
+        settings: Anything worth remembering (model, optimizer, seeds, versions), as JSON types.
+        baseline: Exposures before training, by the id of the canary.
+        history: The measurements, in order.
+        references: Costs of ordinary secrets after training, by the name of the format.
+        extractions: The attacks after training, by the name of the format.
+
+    Raises:
+        ArgumentError: `settings` holds something that has no JSON form.
+
+    Example:
+        >>> from lightning_exposure.secrets import CanarySet, SecretFormat
+        >>> record = RunRecord(CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4]), settings={"model": "lstm"})
+        >>> record.verdict
+        'Not attacked: no extraction was run'
+    """
+
+    canaries: CanarySet
+    settings: dict[str, Any] = field(default_factory=dict)
+    baseline: dict[str, ExposureEstimate] = field(default_factory=dict)
+    history: list[Measurement] = field(default_factory=list)
+    references: dict[str, References] = field(default_factory=dict)
+    extractions: dict[str, Extraction] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Settings as JSON types from the start, so that what is saved is what is loaded."""
+        self.settings = plain(self.settings, "settings")
+
+    # ---- what it says -------------------------------------------------------------------------------------
+
+    @property
+    def final(self) -> Measurement | None:
+        """The last measurement; None if there is none yet."""
+        return self.history[-1] if self.history else None
+
+    @property
+    def extracted(self) -> tuple[str, ...]:
+        """The ids of the canaries that are candidates of the attack on their format, likeliest first."""
+        by_text = {(canary.format.name, canary.text): canary.id for canary in self.canaries}
+        pairs = [
+            (name, candidate.text)
+            for name, extraction in self.extractions.items()
+            for candidate in sorted(extraction.candidates, key=lambda candidate: candidate.order)
+        ]
+        return tuple(by_text[pair] for pair in dict.fromkeys(pairs) if pair in by_text)
+
+    @property
+    def verdict(self) -> str:
+        """One line for people: how many of the inserted secrets came out, and what else they should know.
+
+        Controls, which were never inserted, are not counted but named.
+        """
+        if not self.extractions:
+            return "Not attacked: no extraction was run"
+        found = set(self.extracted)
+        attacked = [canary for canary in self.canaries if canary.format.name in self.extractions]
+        secrets = [canary for canary in attacked if canary.repetitions]
+        controls = [canary for canary in attacked if not canary.repetitions]
+        count = sum(canary.id in found for canary in secrets)
+        if count:
+            clauses = [f"{count} of {len(secrets)} {'secret' if len(secrets) == 1 else 'secrets'} can be extracted"]
+        else:
+            clauses = ["No secret was extracted"] if secrets else ["Not attacked: no inserted secret"]
+        clauses += _named("extracted", [canary for canary in controls if canary.id in found])
+        clauses += _named("not extracted", [canary for canary in controls if canary.id not in found])
+        missed = [canary.id for canary in self.canaries if canary not in attacked]
+        if missed:
+            clauses.append(f"not attacked: {listed(missed)}")
+        return "; ".join(clauses)
+
+    # ---- the file -----------------------------------------------------------------------------------------
+
+    def save(self, directory: str | os.PathLike[str]) -> Path:
+        """Write `exposure.json` into a directory, in one step, and return its path.
+
+        Raises:
+            ArgumentError: An id or a format's name does not belong to the canaries; names the field.
+        """
+        self._check()
+        content = {
+            "version": VERSION,
+            "canaries": canaries_to_dict(self.canaries),
+            "settings": self.settings,
+            "baseline": _estimates_to_dict(self.baseline),
+            "history": [measurement.to_dict() for measurement in self.history],
+            "references": {
+                name: {"costs": references.costs, "fit": None if references.fit is None else asdict(references.fit)}
+                for name, references in self.references.items()
+            },
+            "extractions": {name: extraction.to_dict() for name, extraction in self.extractions.items()},
+        }
+        checked = {name: plain(value, name) for name, value in content.items()}
+        path = Path(directory) / FILE_NAME
+        write_whole(path, json.dumps(checked, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> RunRecord:
+        """Read what `save` wrote, from the file or from its directory.
+
+        Raises:
+            ManifestError: It is not a record; names the file and the field that is wrong.
+        """
+        given = Path(path)
+        root = read_json(given / FILE_NAME if given.is_dir() else given)
+        version = root["version"]
+        if version.as_(int) != VERSION:
+            raise version.error(f"expected {VERSION}, got {version.value}; update this library, or save the run again.")
+        canaries = read_canaries(root["canaries"])
+        formats = list(dict.fromkeys(canary.format.name for canary in canaries))
+        return cls(
+            canaries=canaries,
+            settings=root["settings"].as_(dict),
+            baseline=read_estimates(root["baseline"], canaries),
+            history=[_read_measurement(item, canaries) for item in root["history"].items()],
+            references={name: _read_references(item) for name, item in _of_formats(root["references"], formats)},
+            extractions={name: read_extraction(item) for name, item in _of_formats(root["extractions"], formats)},
+        )
+
+    def _check(self) -> None:
+        """What `load` would refuse must not be written."""
+        formats = {canary.format.name for canary in self.canaries}
+        for label, names in (("references", self.references), ("extractions", self.extractions)):
+            for name in names:
+                if name not in formats:
+                    raise ArgumentError(
+                        f"{label}[{name!r}]: no canary has a format of this name; expected one of "
+                        f"{', '.join(sorted(formats))}."
+                    )
+        named = [(f"history[{place}].estimates", item.estimates) for place, item in enumerate(self.history)]
+        texts = {canary.id: canary.text for canary in self.canaries}
+        for label, estimates in [("baseline", self.baseline), *named]:
+            for key, estimate in estimates.items():
+                if texts.get(key) != estimate.secret:
+                    raise ArgumentError(
+                        f"{label}[{key!r}] is about {estimate.secret!r}; expected the id and the text of one of the "
+                        "canaries of this record."
+                    )
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence, the first few of them.
+
+    >>> listed(["a", "b", "c", "d", "e", "f"])
+    'a, b, c, d and 2 more'
+    """
+    collected = list(names)
+    shown, rest = ", ".join(collected[:_NAMES_SHOWN]), len(collected) - _NAMES_SHOWN
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _named(what: str, controls: list[Canary]) -> list[str]:
+    if not controls:
+        return []
+    return [f"{'control' if len(controls) == 1 else 'controls'} {what}: {listed(canary.id for canary in controls)}"]
+
+
+def _estimates_to_dict(estimates: Mapping[str, ExposureEstimate]) -> dict[str, Any]:
+    return {key: estimate.to_dict() for key, estimate in estimates.items()}
+
+
+def _of_formats(parent: Field, formats: list[str]) -> Iterator[tuple[str, Field]]:
+    for name, item in parent.entries().items():
+        if name not in formats:
+            raise item.error(f"no canary has a format of this name; expected one of {', '.join(formats)}.")
+        yield name, item
+
+
+def _read_measurement(item: Field, canaries: CanarySet) -> Measurement:
+    return Measurement(
+        epoch=item["epoch"].count(),
+        step=item["step"].count(),
+        train_loss=optional_number(item["train_loss"]),
+        val_loss=optional_number(item["val_loss"]),
+        seconds=item["seconds"].number(),
+        estimates=read_estimates(item["estimates"], canaries),
+    )
+
+
+def _read_references(item: Field) -> References:
+    return References([cost.number() for cost in item["costs"].items()], read_fit(item["fit"]))

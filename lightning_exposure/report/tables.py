@@ -1,0 +1,60 @@
+"""What was found, as rows and as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lightning_exposure.extraction import Extraction
+from lightning_exposure.secrets import CanarySet
+
+EXTRACTION_COLUMNS = ("format", "order", "candidate", "bits", "canary", "proven optimal", "ended by", "expansions")
+
+Row = tuple[str | int | float | bool, ...]
+
+
+def extraction_rows(extractions: Mapping[str, Extraction], canaries: CanarySet) -> list[Row]:
+    """One row per candidate, in the order of `EXTRACTION_COLUMNS`; the canary's id, or "" for what is none."""
+    ids = {canary.text: canary.id for canary in canaries}
+    return [
+        (
+            name,
+            candidate.order,
+            candidate.text,
+            candidate.bits,
+            ids.get(candidate.text, ""),
+            attack.optimal,
+            attack.ended_by,
+            attack.expansions,
+        )
+        for name, attack in extractions.items()
+        for candidate in attack.candidates
+    ]
+
+
+def extraction_table(extractions: Mapping[str, Extraction], canaries: CanarySet) -> str:
+    """The same as text, with one line per attack that found nothing."""
+    rows = [
+        [name, f"{order}", text, f"{bits:.2f}", canary or "no canary", "proven" if optimal else ended, f"{read:,}"]
+        for name, order, text, bits, canary, optimal, ended, read in extraction_rows(extractions, canaries)
+    ]
+    rows += [
+        [name, "-", "nothing found", "", "", attack.ended_by, f"{attack.expansions:,}"]
+        for name, attack in extractions.items()
+        if not attack.candidates
+    ]
+    columns = ("format", "#", "candidate", "bits", "canary", "optimal", "expansions")
+    return text_table(columns, [[str(cell) for cell in row] for row in rows])
+
+
+def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows under their headings, in columns as wide as they need to be.
+
+    Example:
+        >>> print(text_table(("id", "bits"), [("ssn-4x", "29.90")]))
+        id      bits
+        ------  -----
+        ssn-4x  29.90
+    """
+    widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
+    lines = [columns, ["-" * width for width in widths], *rows]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)

@@ -1,0 +1,75 @@
+"""What Weights & Biases gets besides scalars: charts and tables.
+
+Never with a `step`: W&B counts its own, and Lightning's logger has counted on by the time a chart is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from lightning_exposure.exposure import ExposureEstimate
+from lightning_exposure.report.record import Measurement, References
+from lightning_exposure.report.tables import EXTRACTION_COLUMNS, Row
+from lightning_exposure.secrets import CanarySet
+
+_CHARTED = 20
+"""Lines in one chart; of more canaries the most exposed are shown."""
+
+
+def log_canaries(run: Any, canaries: CanarySet, name: str) -> None:
+    """The table of what was inserted."""
+    import wandb
+
+    rows = [[canary.id, canary.text, canary.repetitions, canary.format.pattern] for canary in canaries]
+    run.log({f"{name}/canaries": wandb.Table(columns=["id", "text", "repetitions", "format"], data=rows)})
+
+
+def log_history(run: Any, history: Sequence[Measurement], baseline: Mapping[str, ExposureEstimate], name: str) -> None:
+    """A line per canary: its exposure over the epochs, from before training on."""
+    import wandb
+
+    newest = history[-1].estimates
+    shown = sorted(newest, key=lambda canary: -newest[canary].bits)[:_CHARTED]
+    epochs = [float(measurement.epoch) for measurement in history]
+    lines = [[measurement.estimates[canary].bits for measurement in history] for canary in shown]
+    if baseline:
+        epochs = [0.0, *epochs]
+        lines = [[baseline[canary].bits, *line] for canary, line in zip(shown, lines, strict=True)]
+    chart = wandb.plot.line_series(
+        xs=epochs, ys=lines, keys=shown, title="Exposure of each canary (bits)", xname="epoch"
+    )
+    run.log({f"{name}/over_epochs": chart})
+
+
+def log_references(run: Any, references: Mapping[str, References], name: str) -> None:
+    """The histogram of reference log-perplexities, and the skew-normal density beside it."""
+    import wandb
+
+    for format_name, found in references.items():
+        if not found.costs:
+            continue
+        density, edges = np.histogram(found.costs, bins=40, density=True)
+        middles = (edges[:-1] + edges[1:]) / 2
+        lines, keys = [density.tolist()], ["references"]
+        if found.fit is not None:
+            lines.append(np.exp(found.fit.log_density(middles)).tolist())
+            keys.append(f"skew-normal fit (KS p = {found.fit.ks_pvalue:.2g})")
+        chart = wandb.plot.line_series(
+            xs=middles.tolist(),
+            ys=lines,
+            keys=keys,
+            title=f"Log-perplexity of uniformly drawn secrets: {format_name}",
+            xname="bits",
+        )
+        histogram = wandb.Histogram(np_histogram=np.histogram(found.costs, bins=40))
+        run.log({f"{name}/references/{format_name}": histogram, f"{name}/references/{format_name}/fit": chart})
+
+
+def log_extractions(run: Any, rows: Sequence[Row], name: str) -> None:
+    """The table of what an attack found."""
+    import wandb
+
+    run.log({f"{name}/table": wandb.Table(columns=list(EXTRACTION_COLUMNS), data=[list(row) for row in rows])})

@@ -1,0 +1,65 @@
+"""Two real processes: the work is shared out over the ranks, and nothing about the training changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_exposure import SecretTree, extract, measure_exposure
+from tests.callbacks.setups import BOTH, CHARS, Model
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(folder: Path, devices: int, callbacks: bool) -> list[dict[str, Any]]:
+    folder.mkdir()
+    script = [
+        sys.executable,
+        "-m",
+        "tests.callbacks.ddp_script",
+        str(folder),
+        str(devices),
+        "yes" if callbacks else "no",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(devices)]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+    folder = tmp_path_factory.mktemp("ddp")
+    return {"with": run(folder / "with", 2, True), "without": run(folder / "without", 2, False)}
+
+
+def test_both_ranks_have_all_results(runs: dict[str, list[dict[str, Any]]]) -> None:
+    first, second = runs["with"]
+    assert first["bits"] == second["bits"]
+    assert len(first["bits"]) == 3
+    assert first["texts"][0] == list(BOTH.texts)
+    assert first["extractions"] == second["extractions"]
+
+
+def test_results_equal_those_of_one_process(runs: dict[str, list[dict[str, Any]]]) -> None:
+    model = Model()
+    model.load_state_dict(runs["with"][0]["weights"])
+    for format, canaries in BOTH.by_format().items():
+        tree = SecretTree(model, format, CHARS)
+        alone = {e.secret: e.bits for e in measure_exposure(tree, [canary.text for canary in canaries])}
+        shared = dict(zip(runs["with"][0]["texts"][-1], runs["with"][0]["bits"][-1], strict=True))
+        assert {text: shared[text] for text in alone} == alone
+        candidates = extract(tree, top_k=len(canaries)).candidates
+        assert [c["text"] for c in runs["with"][0]["extractions"][format.name]] == [c.text for c in candidates]
+
+
+def test_weights_are_bit_for_bit_the_same_with_and_without(runs: dict[str, list[dict[str, Any]]]) -> None:
+    for rank in range(2):
+        with_callbacks, without = runs["with"][rank]["weights"], runs["without"][rank]["weights"]
+        assert all(torch.equal(with_callbacks[name], without[name]) for name in without)

@@ -1,0 +1,111 @@
+"""Real offline runs of Weights & Biases, read back from their files."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wandb
+from lightning.pytorch.loggers import WandbLogger
+from wandb.proto import wandb_internal_pb2
+
+from lightning_exposure import ExposureCallback, ExtractionCallback
+from tests.callbacks.setups import BOTH, CANARIES, CHARS, PIN, Model, loader, trainer
+
+
+def records(file: Path) -> Iterator[bytes]:
+    """The records of a run file: a log in blocks of 32 KiB, in which a record may be cut in several chunks."""
+    data, block = file.read_bytes(), 2**15
+    at, parts = 7, []  # behind the file's own header
+    while at + 7 <= len(data):
+        if block - at % block < 7:  # no header fits in the rest of a block
+            at += block - at % block
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        parts.append(data[at + 7 : at + 7 + length])
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last chunk
+            yield b"".join(parts)
+            parts = []
+
+
+def read_back(folder: Path) -> dict[str, list[Any]]:
+    """Everything that a run logged, by key."""
+    (file,) = folder.glob("**/*.wandb")
+    found: dict[str, list[Any]] = {}
+    for data in records(file):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        for item in record.history.item:
+            key = item.key or "/".join(item.nested_key)
+            found.setdefault(key, []).append(json.loads(item.value_json))
+    return found
+
+
+def tables(folder: Path, key: str) -> list[dict[str, Any]]:
+    """The tables that a run stored under a key."""
+    name = key.replace("/", os.sep)
+    return [json.loads(file.read_text()) for file in sorted(folder.glob(f"**/media/table/{name}*.table.json"))]
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+
+
+@pytest.mark.usefixtures("offline")
+def test_scalars_charts_and_tables_are_in_the_run_file(tmp_path: Path) -> None:
+    exposure, attack = ExposureCallback(BOTH, CHARS, references=100), ExtractionCallback(BOTH, CHARS, verbose=False)
+    logger = WandbLogger(project="test", save_dir=tmp_path, offline=True)
+    try:
+        trainer(tmp_path, exposure, attack, logger=logger, max_epochs=3).fit(Model(), loader(BOTH), loader())
+    finally:
+        wandb.finish()
+    logged = read_back(tmp_path)
+    often = CANARIES[1].id
+    bits = [measurement.estimates[often].bits for measurement in exposure.history]
+    assert logged[f"exposure/{often}"] == pytest.approx(bits, rel=1e-5)
+    assert len(logged["exposure/mean"]) == 3
+    assert logged["extraction/extracted"][-1] == len(attack.extracted)
+    # Every scalar stands beside the trainer's own step.
+    assert logged["trainer/global_step"]
+    # The histogram of references.
+    histogram = logged[f"exposure/references/{PIN.name}"][-1]
+    assert histogram["_type"] == "histogram"
+    assert sum(histogram["values"]) == 100
+    # Charts and tables are stored as table files.
+    (inserted,) = tables(tmp_path, "exposure/canaries")
+    assert [row[:3] for row in inserted["data"]] == [[c.id, c.text, c.repetitions] for c in BOTH]
+    (found,) = tables(tmp_path, "extraction/table")
+    assert {row[2] for row in found["data"]} == {c.text for a in attack.extractions.values() for c in a.candidates}
+    series = tables(tmp_path, "exposure/over_epochs")
+    assert len(series) == 3
+    newest = max(series, key=lambda table: len(table["data"]))
+    assert len(newest["data"]) == len(BOTH) * 4  # before training, and after each of three epochs
+    fits = tables(tmp_path, f"exposure/references/{PIN.name}/fit")
+    assert any("skew-normal" in str(row) for row in fits[0]["data"])
+
+
+def test_without_a_login_it_falls_back_to_offline_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("WANDB_MODE", "WANDB_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    logger = WandbLogger(project="test", save_dir=tmp_path)
+    try:
+        trainer(tmp_path, ExposureCallback(CANARIES, CHARS), logger=logger, max_epochs=1).fit(Model(), loader())
+        assert os.environ["WANDB_MODE"] == "offline"
+    finally:
+        os.environ.pop("WANDB_MODE", None)
+        wandb.finish()
+    assert "W&B has no API key here: logging to local files instead" in capsys.readouterr().err
+    assert list(tmp_path.glob("**/*.wandb"))

@@ -1,0 +1,304 @@
+"""The page: what it says, that it escapes and needs nothing, and how Chromium shows it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lightning_exposure.report import MissingExtraError, References, RunRecord, html, write_report
+from lightning_exposure.report.contents import attack_rows, canary_rows, facts, meaning, mood
+from lightning_exposure.report.html import render
+from lightning_exposure.secrets import CanarySet, SecretFormat
+from tests.report.builder import make_estimate, make_extraction, make_history, make_record
+
+
+class _Outline(HTMLParser):
+    """The tags of a page with their attributes, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render(make_record())
+
+
+@pytest.fixture
+def without_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of the words: drawing is what takes the time."""
+    monkeypatch.setattr(html, "pictures", lambda record: [])
+
+
+# --- the file ------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_or_a_file(tmp_path: Path) -> None:
+    record = RunRecord(CanarySet.draw(SecretFormat.pin(), repetitions=[1]))
+    assert write_report(record, tmp_path) == tmp_path / "report.html"
+    assert write_report(record, tmp_path / "new" / "run") == tmp_path / "new" / "run" / "report.html"
+    path = write_report(record, tmp_path / "mine.html")
+    assert path == tmp_path / "mine.html"
+    assert path.read_text(encoding="utf-8") == (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_needs_nothing_else(page: str) -> None:
+    addresses = re.findall(r"""(?:src|href|srcset)=["']([^"']*)["']""", page)
+    assert addresses
+    assert all(address.startswith("data:") for address in addresses)
+    assert "<script" not in page
+    assert "@import" not in page
+    assert "url(" not in page
+
+
+def test_without_jinja_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(MissingExtraError, match=r'need jinja2.*pip install "lightning-exposure\[report\]"'):
+        write_report(make_record(), tmp_path)
+
+
+# --- what it says --------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_comes_first(page: str) -> None:
+    outline = _Outline(page)
+    headings = [tag for tag, _ in outline.tags if tag in {"h1", "h2", "h3"}]
+    assert headings[0] == "h1"
+    assert headings.count("h1") == 1
+    assert "<h1>2 of 3 secrets can be extracted</h1>" in page
+    assert "<title>Exposure report: 2 of 3 secrets can be extracted</title>" in page
+
+
+def test_for_those_who_do_not_see_it(page: str) -> None:
+    outline = _Outline(page)
+    assert outline.all("html") == [{"lang": "en"}]
+    assert all(image["alt"] for image in outline.all("img"))
+    assert "ssn-16x 29.9" in str(outline.all("img")[0]["alt"])
+    assert outline.all("th")
+    assert {header["scope"] for header in outline.all("th")} == {"col", "row", "rowgroup"}
+    # What scrolls can be reached with the keyboard and has a name.
+    regions = [item for item in outline.all("div") if item.get("class") == "scroll"]
+    ids = {heading.get("id") for heading in outline.all("h2")}
+    assert len(regions) == 3
+    assert all(item["tabindex"] == "0" and item["aria-labelledby"] in ids for item in regions)
+
+
+def test_figures_in_both_themes_and_widths(page: str) -> None:
+    outline = _Outline(page)
+    assert len(outline.all("source")) == 6
+    images = {source["srcset"] for source in outline.all("source")} | {image["src"] for image in outline.all("img")}
+    assert len(images) == 8
+    for image in images:
+        assert b"<svg" in base64.b64decode(str(image).partition("base64,")[2])
+
+
+def test_everything_is_escaped() -> None:
+    bad = SecretFormat('<script>alert("##")</script> & co', name="bad")
+    canaries = CanarySet.draw(bad, repetitions=[1])
+    attack = make_extraction([canaries[0].text], algorithm="<i>beam</i>", optimal=False, ended_by="<u>")
+    record = RunRecord(
+        canaries,
+        settings={"<b>": "<img src=x onerror=alert(1)>"},
+        history=make_history(canaries, 1),
+        extractions={"bad": attack},
+    )
+    outline = _Outline(render(record))
+    assert not {"script", "i", "u", "b"} & {tag for tag, _ in outline.tags}
+    assert len(outline.all("img")) == 1
+    assert outline.text.count(canaries[0].text) == 2
+    assert "<img src=x onerror=alert(1)>" in outline.text
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_the_rows_of_canaries() -> None:
+    record = make_record(repetitions=[0, 1, 16])
+    rows = canary_rows(record)
+    assert [row.canary.id for row in rows] == ["ssn-16x", "ssn-1x", "ssn-0x"]
+    assert [row.extracted for row in rows] == ["yes (candidate 1)", "yes (candidate 2)", "no"]
+    assert rows[0].share == 100.0
+    top = record.history[-1].estimates["ssn-16x"].bits
+    assert rows[0].gain == pytest.approx(top - record.baseline["ssn-16x"].bits)
+    text = _Outline(render(record)).text
+    assert "0 (control)" in text
+    assert "29.90 of 29.90" in text
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_a_canary_of_which_nothing_is_known() -> None:
+    record = RunRecord(CanarySet.draw(SecretFormat.pin(), repetitions=[1]))
+    (row,) = canary_rows(record)
+    assert (row.estimate, row.gain, row.extracted, row.share) == (None, None, "not attacked", 0.0)
+    text = _Outline(render(record)).text
+    assert "not measured" in text
+    assert "No attack was made." in text
+    assert "None were recorded." in text
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_bounds_say_at_least() -> None:
+    record = make_record(repetitions=[2], epochs=1)
+    bound = make_estimate(record.canaries[0], 11.0, is_bound=True, high=29.9, rank=488_281.0)
+    record.history[0].estimates["ssn-2x"] = bound
+    assert "≥ 11.00 of 29.90" in _Outline(render(record)).text
+    assert "at least 11.0 of 29.9 bits" in meaning(record)[-1]
+    assert "guess number at most 488,281, of 1,000,000,000" in meaning(record)[-1]
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_long_lists_of_candidates_are_cut_but_canaries_are_not() -> None:
+    record = make_record()
+    render_text = record.canaries[0].format.render
+    found = [render_text(number) for number in range(50)] + [record.canaries["ssn-4x"].text]
+    record.extractions["ssn"] = make_extraction(found)
+    (group,) = attack_rows(record)
+    assert len(group.candidates) == 21
+    assert group.candidates[-1][1] == "ssn-4x"
+    assert group.hidden == 30
+    assert "and 30 more, none of them a canary" in _Outline(render(record)).text
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_an_attack_that_found_nothing() -> None:
+    record = replace(make_record(), extractions={"ssn": make_extraction([], optimal=False, ended_by="seconds")})
+    text = _Outline(render(record)).text
+    assert "nothing was found" in text
+    assert "no, ended by seconds" in text
+
+
+@pytest.mark.usefixtures("without_figures")
+@pytest.mark.parametrize(
+    ("found", "changes", "feeling", "words"),
+    [
+        (["ssn-4x"], {}, "leaks", "can recover ssn-4x"),
+        ([], {}, "holds", "it is proven that the model holds other texts likelier"),
+        ([], {"optimal": False}, "holds", "a longer one may yet succeed"),
+        (["ssn-0x"], {}, "holds", "Never in the training data, and found all the same: ssn-0x"),
+        (None, {}, "unknown", "nothing is known of what this model gives away"),
+    ],
+)
+def test_the_meaning_in_words(found: list[str] | None, changes: dict[str, Any], feeling: str, words: str) -> None:
+    record = make_record(repetitions=[0, 4])
+    texts = [record.canaries[key].text for key in found or []]
+    record.extractions = {} if found is None else {"ssn": make_extraction(texts, **changes)}
+    assert mood(record) == feeling
+    assert words in " ".join(meaning(record))
+    assert f'class="verdict {feeling}"' in render(record)
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_remarks_stand_below_the_headline() -> None:
+    page = render(make_record(repetitions=[0, 4], epochs=1))
+    assert "<h1>1 of 1 secret can be extracted</h1>" in page
+    assert '<p class="remarks">Control extracted: ssn-0x</p>' in page
+
+
+def test_facts() -> None:
+    found = dict(facts(make_record(repetitions=[0, 4])))
+    assert found["inserted secrets"] == found["controls"] == "1"
+    assert found["epochs"] == "10"
+    assert found["time spent measuring"] == "8.0 s"
+
+
+def test_references_without_a_finite_cost_have_no_picture() -> None:
+    record = replace(make_record(epochs=1), references={"ssn": References([float("inf")])})
+    assert len(_Outline(render(record)).all("img")) == 1
+
+
+# --- in a browser --------------------------------------------------------------------------------------------
+
+_MEASURE = """<!DOCTYPE html><meta charset="utf-8"><body><script>
+const page = PAGE, found = [];
+for (const width of [1280, 390]) {
+  const frame = document.createElement("iframe");
+  frame.style.cssText = `width: ${width}px; height: 900px; border: 0`;
+  frame.srcdoc = page;
+  document.body.append(frame);
+}
+window.addEventListener("load", () => {
+  for (const frame of document.querySelectorAll("iframe")) {
+    const inside = frame.contentDocument, root = inside.documentElement;
+    const images = [...inside.images];
+    found.push({
+      inner: frame.contentWindow.innerWidth,
+      scroll: root.scrollWidth,
+      title: inside.title,
+      background: frame.contentWindow.getComputedStyle(inside.body).backgroundColor,
+      images: images.map(image => image.naturalWidth),
+      sources: images.map(image => image.currentSrc.length),
+      tables: [...inside.querySelectorAll(".scroll")].map(box => box.scrollWidth > box.clientWidth),
+    });
+  }
+  document.body.textContent = "RESULT" + JSON.stringify(found) + "END";
+});
+</script>"""
+
+
+def _in_chromium(page: str, directory: Path, *flags: str) -> tuple[list[dict[str, Any]], str]:
+    """What the page measures at 1280 and 390 pixels, and what Chromium writes to its log."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    browser = next((found for found in map(shutil.which, names) if found), None)
+    if browser is None:
+        pytest.skip(f"Chromium is not installed: none of {', '.join(names)} was found.")
+    # The page goes into frames, as it is: a headless window may refuse to be as narrow as a phone.
+    literal = json.dumps(page).replace("</", "<\\/")
+    wrapper = directory / "wrapper.html"
+    wrapper.write_text(_MEASURE.replace("PAGE", literal), encoding="utf-8")
+    command = [
+        browser, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--force-device-scale-factor=1",
+        f"--user-data-dir={directory / 'profile'}", "--enable-logging=stderr", "--v=0", *flags, "--dump-dom",
+        wrapper.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=120, check=True)
+    result = re.search(r"RESULT(.*)END", done.stdout)
+    assert result, done.stderr
+    return json.loads(result[1]), done.stderr
+
+
+def test_it_fits_a_desk_and_a_phone_in_chromium(tmp_path: Path) -> None:
+    record = make_record(repetitions=[0, *range(1, 30)])
+    record.settings["a_long_one"] = "unbroken" * 60
+    found, log = _in_chromium(render(record), tmp_path)
+    assert [item["inner"] for item in found] == [1280, 390]
+    for item in found:
+        assert item["scroll"] <= item["inner"]
+        assert item["title"].startswith("Exposure report: 2 of 29 secrets")
+        assert len(item["images"]) == 2
+        assert all(width > 0 for width in item["images"])
+        assert item["background"] == "rgb(244, 246, 248)"
+    # A phone gets figures of its own, and its tables scroll inside their boxes.
+    assert all(narrow < wide for wide, narrow in zip(found[0]["images"], found[1]["images"], strict=True))
+    assert found[1]["tables"][:2] == [True, True]
+    assert "CONSOLE" not in log
+
+
+def test_it_is_dark_where_dark_is_preferred_in_chromium(tmp_path: Path, page: str) -> None:
+    found, log = _in_chromium(page, tmp_path, "--blink-settings=preferredColorScheme=0")
+    dark = [len(source["srcset"] or "") for source in _Outline(page).all("source") if "dark" in str(source["media"])]
+    for item, sources in zip(found, (dark[1::2], dark[0::2]), strict=True):
+        assert item["background"] == "rgb(13, 16, 19)"
+        assert item["sources"] == sources
+        assert item["scroll"] <= item["inner"]
+    assert "CONSOLE" not in log
