@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 def _machine() -> str:
     return (
         f"One run on {os.cpu_count()} CPUs ({platform.machine()}, {platform.system()}), Python "
-        f"{platform.python_version()}, PyTorch {torch.__version__}, {torch.get_num_threads()} threads."
+        f"{platform.python_version()}, PyTorch {torch.__version__}, threads: {torch.get_num_threads()}."
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_exposure.callbacks.offline import fall_back_to_offline
 from lightning_exposure.callbacks.progress import Update, status
 from lightning_exposure.callbacks.quiet import quiet
 from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, say
@@ -113,7 +112,6 @@ class ExposureCallback(Callback):
             return
         self._be_the_only_one_with_this_name(trainer)
         self._trees.check(trainer)
-        fall_back_to_offline(trainer)
         if getattr(trainer, "fast_dev_run", False):
             self._settings |= {
                 "budget": min(self._settings["budget"], 1000),

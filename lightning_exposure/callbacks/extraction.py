@@ -8,7 +8,6 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_exposure.callbacks.offline import fall_back_to_offline
 from lightning_exposure.callbacks.progress import Update, status
 from lightning_exposure.callbacks.quiet import quiet
 from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, say
@@ -92,7 +91,6 @@ class ExtractionCallback(Callback):
         """Refuse what cannot work before any training is paid for."""
         if stage == "fit":
             self._trees.check(trainer)
-            fall_back_to_offline(trainer)
             if getattr(trainer, "fast_dev_run", False) and self.algorithm == "shortest_path":
                 self._settings = {**self._settings, "budget": 100}
 

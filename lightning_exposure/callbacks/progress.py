@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +28,7 @@ def status(trainer: Trainer, title: str) -> Iterator[Update]:
         yield lambda text: None
         return
     if getattr(bar, "progress", None) is not None:
-        task = bar.progress.add_task(title, total=None)
+        task = bar.progress.add_task(title, total=math.inf)
         try:
             yield lambda text: bar.progress.update(task, description=f"{title} {text}")
         finally:

@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple
 
 from lightning_exposure import __version__
 from lightning_exposure.cli.arguments import PROGRAM, Parser, one_line
@@ -18,19 +17,14 @@ from lightning_exposure.errors import ExposureError
 __all__ = ["main"]
 
 
-class _Command(NamedTuple):
-    module: str
-    summary: str
-
-
 COMMANDS = {
-    "demo": _Command("demo", "see it work: train a small model on text with planted secrets, and get them out again"),
-    "fit": _Command("fit", "train a language model with canaries in its data, and measure them all the while"),
-    "measure": _Command("measure", "say how exposed the secrets in a trained model are"),
-    "extract": _Command("attack", "attack a trained model: which secrets does it give away?"),
-    "report": _Command("page", "write a run as one page of HTML"),
+    "demo": "see it work: train a small model on text with planted secrets, and get them out again",
+    "fit": "train a language model with canaries in its data, and measure them all the while",
+    "measure": "say how exposed the secrets in a trained model are",
+    "extract": "attack a trained model: which secrets does it give away?",
+    "report": "write a run as one page of HTML",
 }
-"""Every subcommand: where it lives, and what it does."""
+"""Every subcommand, which is also the name of its module, and what it does."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if arguments and arguments[0] in COMMANDS:
-        command = import_module(f"{__name__}.{COMMANDS[arguments[0]].module}")
+        command = import_module(f"{__name__}.{arguments[0]}")
         code: int = command.run(arguments[1:])
         return code
     parser = _top_level_parser()
@@ -75,6 +69,6 @@ def _top_level_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        commands.add_parser(name, summary=command.summary)
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, help=summary)
     return parser

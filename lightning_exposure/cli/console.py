@@ -82,19 +82,6 @@ def search_progress(update: Callable[[str], None]) -> Callable[[int, int, float]
     return progress
 
 
-def exposure_cell(estimate: ExposureEstimate) -> str:
-    """Exposure in few characters: a number if it is exact, else with its interval.
-
-    >>> from dataclasses import replace
-    >>> exact = ExposureEstimate("a", 29.9, 29.9, 29.9, "exact", 1, 3.0, 29.9, False, 0.95, 9)
-    >>> exposure_cell(exact), exposure_cell(replace(exact, bits=7.25, low=7, high=7.5))
-    ('29.90', '7.25 [7.00, 7.50]')
-    """
-    sign = ">= " if estimate.is_bound else ""
-    interval = "" if estimate.low == estimate.high else f" {interval_cell(estimate)}"
-    return f"{sign}{estimate.bits:.2f}{interval}"
-
-
 def interval_cell(estimate: ExposureEstimate) -> str:
     """The interval, or that there is none to speak of."""
     return "exact" if estimate.low == estimate.high else f"[{estimate.low:.2f}, {estimate.high:.2f}]"
@@ -113,7 +100,7 @@ def exposure_table(names: Sequence[str], estimates: Sequence[ExposureEstimate]) 
     """Estimates under their headings, one line each."""
     rows = [
         (
-            name,
+            name or "-",
             estimate.secret,
             f"{'>= ' if estimate.is_bound else ''}{estimate.bits:.2f}",
             interval_cell(estimate),

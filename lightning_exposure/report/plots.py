@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.exposure import SkewNormal
 from lightning_exposure.report.over_training import exposure_over_training, highlighted
 from lightning_exposure.report.record import References
 from lightning_exposure.report.style import (
@@ -102,23 +104,28 @@ def reference_histogram(
     names = [key for key in places if key in cheapest] if highlight is None else list(highlight)
     figure = new_figure(colors, width, 3.8 if width >= _WIDE else 4.2)
     axes = figure.subplots()
-    edges = np.histogram_bin_edges(drawn, bins=min(80, max(8, math.isqrt(len(drawn)))))
-    density, edges = np.histogram(drawn, bins=edges, density=True)
-    label = f"{len(drawn):,} secrets drawn uniformly"
-    axes.stairs(density, edges, fill=True, color=colors.muted, alpha=0.35, label=label)
-    peak = float(density.max())
-    if references.fit is not None:
-        both = [*drawn, *places.values()]
-        reach = np.linspace(min(both), max(both), 400)
-        curve = np.exp(references.fit.log_density(reach))
-        fitted = f"skew-normal fit (Kolmogorov-Smirnov p = {references.fit.ks_pvalue:.2g})"
-        axes.plot(reach, curve, color=colors.text, linewidth=1.4, label=fitted)
-        peak = max(peak, float(curve.max()))
-    axes.set_ylim(0.0, 1.6 * peak)
+    _draw_references(axes, colors, drawn, references.fit, reach=[*drawn, *places.values()])
     _draw_canary_costs(axes, colors, places, names)
     dress(axes, colors, title=title if width >= _WIDE else "", xlabel="log-perplexity (bits)", ylabel="density")
     legend(axes, colors, loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=2 if width >= _WIDE else 1)
     return figure
+
+
+def _draw_references(
+    axes: Axes, theme: Theme, costs: NDArray[np.float64], fit: SkewNormal | None, reach: Sequence[float]
+) -> None:
+    """The histogram, and the fit over all that is in reach; the upper part stays free for the canaries' names."""
+    density, edges = np.histogram(costs, bins=min(80, max(8, math.isqrt(len(costs)))), density=True)
+    label = f"{len(costs):,} secrets drawn uniformly"
+    axes.stairs(density, edges, fill=True, color=theme.muted, alpha=0.35, label=label)
+    peak = float(density.max())
+    if fit is not None:
+        places = np.linspace(min(reach), max(reach), 400)
+        curve = np.exp(fit.log_density(places))
+        label = f"skew-normal fit (Kolmogorov-Smirnov p = {fit.ks_pvalue:.2g})"
+        axes.plot(places, curve, color=theme.text, linewidth=1.4, label=label)
+        peak = max(peak, float(curve.max()))
+    axes.set_ylim(0.0, 1.6 * peak)
 
 
 def _draw_canary_costs(axes: Axes, theme: Theme, costs: Mapping[str, float], names: Sequence[str]) -> None:
@@ -196,8 +203,7 @@ def expansions_against_exposure(
     figure = new_figure(colors, width, 3.8)
     axes = figure.subplots()
     axes.set_yscale("log")
-    kinds = ((True, "found", 0, True), (False, "not found when the attack ended", 1, False))
-    for found, label, place, filled in kinds:
+    for place, (found, label) in enumerate(((True, "found"), (False, "not found when the attack ended"))):
         chosen = [point for point in given if bool(point.found) == found]
         if chosen:
             style = line_style(colors, place)
@@ -206,25 +212,29 @@ def expansions_against_exposure(
                 [point.expansions for point in chosen],
                 s=28,
                 marker=style.mark,
-                facecolors=style.color if filled else "none",
+                facecolors=style.color if found else "none",
                 edgecolors=style.color,
                 label=label,
             )
     if size_bits is not None:
-        axes.axvline(size_bits, color=colors.muted, linestyle=(0, (4, 3)), linewidth=1.0, label="_size")
-        axes.text(
-            size_bits,
-            0.98,
-            f"everything: log₂|R| = {size_bits:.1f} bits ",
-            transform=axes.get_xaxis_transform(),
-            ha="right",
-            va="top",
-            fontsize=FONT_SIZE - 1,
-            color=colors.muted,
-        )
+        _draw_size(axes, colors, size_bits)
     dress(axes, colors, title="Cost of an attack", xlabel="exposure (bits)", ylabel="expansions")
     legend(axes, colors, loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=2 if width >= _WIDE else 1)
     return figure
+
+
+def _draw_size(axes: Axes, theme: Theme, size_bits: float) -> None:
+    axes.axvline(size_bits, color=theme.muted, linestyle=(0, (4, 3)), linewidth=1.0, label="_size")
+    axes.text(
+        size_bits,
+        0.98,
+        f"everything: log₂|R| = {size_bits:.1f} bits ",
+        transform=axes.get_xaxis_transform(),
+        ha="right",
+        va="top",
+        fontsize=FONT_SIZE - 1,
+        color=theme.muted,
+    )
 
 
 def rank_agreement(

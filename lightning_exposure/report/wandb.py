@@ -5,6 +5,8 @@ Never with a `step`: W&B counts its own, and Lightning's logger has counted on b
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +19,36 @@ from lightning_exposure.secrets import CanarySet
 
 _CHARTED = 20
 """Lines in one chart; of more canaries the most exposed are shown."""
+
+
+def is_wandb(logger: Any) -> bool:
+    """Whether a logger is a `WandbLogger`, of `lightning` or of `pytorch_lightning`."""
+    return any(base.__name__ == "WandbLogger" for base in type(logger).__mro__)
+
+
+def stay_offline_without_login(loggers: Sequence[Any]) -> bool:
+    """If a logger is W&B's and there is no way to log in, let it log to files instead, and say so.
+
+    A training that costs money must not end at a login prompt. To be called before the run begins; an explicit
+    `WANDB_MODE` is never changed.
+
+    Returns:
+        Whether W&B was told to stay offline.
+    """
+    if "WANDB_MODE" in os.environ or not any(map(is_wandb, loggers)):
+        return False
+    import wandb
+
+    if wandb.run is not None or wandb.login(prompt=False):
+        return False
+    os.environ["WANDB_MODE"] = "offline"
+    wandb.teardown()  # looking for a login has fixed W&B's settings: they are to be read again
+    print(
+        "W&B has no API key here: logging to local files instead (WANDB_MODE=offline). Upload them later with "
+        "`wandb sync`, or run `wandb login` first.",
+        file=sys.stderr,
+    )
+    return True
 
 
 def log_canaries(run: Any, canaries: CanarySet, name: str) -> None:

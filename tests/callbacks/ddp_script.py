@@ -24,7 +24,7 @@ def main() -> None:
     options = {"strategy": "ddp", "devices": devices} if devices > 1 else {"devices": 1}
     run = trainer(folder, *callbacks, max_epochs=3, **options)
     model = Model()
-    run.fit(model, loader(BOTH), loader(BOTH))
+    run.fit(model, loader(BOTH), loader(shuffle=False))
     found = {name: attack.to_dict()["candidates"] for name, attack in attack.extractions.items()}
     torch.save(
         {

@@ -35,7 +35,7 @@ OFTEN = CANARIES[1].id
 def fit(folder: Path, *callbacks: L.Callback, validate: bool = False, model: Any = None, **options: Any) -> L.Trainer:
     torch.manual_seed(0)
     run = trainer(folder, *callbacks, **options)
-    run.fit(model or Model(), loader(BOTH), loader() if validate else None, ckpt_path=None)
+    run.fit(model or Model(), loader(BOTH), loader(shuffle=False) if validate else None, ckpt_path=None)
     return run
 
 
@@ -82,7 +82,7 @@ class TestWhatIsLogged:
     def test_every_n_steps_reaches_the_loggers_whatever_they_skip(self, tmp_path: Path) -> None:
         callback = ExposureCallback(CANARIES, CHARS, every_n_epochs=0, every_n_steps=4)
         logger = CSVLogger(tmp_path)
-        run = fit(tmp_path, callback, max_epochs=1, logger=logger, log_every_n_steps=1000)
+        run = fit(tmp_path, callback, max_epochs=1, logger=logger, log_every_n_steps=7)
         steps = [measurement.step for measurement in callback.history]
         assert steps == [step for step in range(1, run.global_step + 1) if step % 4 == 0]
         logger.save()
@@ -139,12 +139,13 @@ class TestWhatIsLogged:
 
 
 class TestResuming:
+    @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
     def test_a_resumed_run_continues_the_history(self, tmp_path: Path) -> None:
         first = ExposureCallback(CANARIES, CHARS)
         keeping = ModelCheckpoint(tmp_path, filename="last")
         fit(tmp_path, first, keeping, max_epochs=2, enable_checkpointing=True)
         again = ExposureCallback(CANARIES, CHARS)
-        run = trainer(tmp_path, again, max_epochs=4)
+        run = trainer(tmp_path, again, ModelCheckpoint(tmp_path), max_epochs=4, enable_checkpointing=True)
         run.fit(Model(), loader(BOTH), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
         assert [measurement.epoch for measurement in again.history] == [1, 2, 3, 4]
         assert again.history[:1] == first.history[:1]
@@ -174,7 +175,7 @@ class TestNoTrace:
         ):
             L.seed_everything(7, verbose=False)
             model = make()
-            trainer(tmp_path, *callbacks, max_epochs=3).fit(model, loader(BOTH), loader())
+            trainer(tmp_path, *callbacks, max_epochs=3).fit(model, loader(BOTH), loader(shuffle=False))
             weights.append(model.state_dict())
         assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
