@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 import torch
 
+from benchmarks.callback import benchmark_callback
 from benchmarks.enumeration import benchmark_enumeration
 from benchmarks.estimates import benchmark_estimates
 from benchmarks.exact import benchmark_exact
@@ -32,7 +33,7 @@ WITH_MODEL: Mapping[str, Callable[[Subject], list[Row]]] = MappingProxyType(
     }
 )
 WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
-    {"ranking": benchmark_ranking, "cards": benchmark_credit_card}
+    {"ranking": benchmark_ranking, "cards": benchmark_credit_card, "callback": benchmark_callback}
 )
 NAMES = (*WITH_MODEL, *WITHOUT_MODEL)
 MARKER = "<!-- benchmarks -->"
@@ -50,6 +51,7 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   extraction   the likeliest of 10^9 secrets with a proof; a search for what is not there: speed, peak memory
   ranking      exposure of 1,000 given scores among 10^6 given references (needs no model)
   cards        a credit card among 10^15, inserted 8 times in a training of its own
+  callback     what measuring 10 and 100 canaries after every epoch adds to a training
 """
 EPILOG = "The exit code is 1 if a target was missed. The machine should have nothing else to do meanwhile."
 

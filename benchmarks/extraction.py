@@ -39,15 +39,33 @@ def _memorized(subject: Subject, repeats: int) -> list[Row]:
     inner_nodes = sum(10**level for level in range(subject.recipe.digits))
     what = f"the likeliest of {tree.size:,} secrets"
     is_canary = found.candidates[0].text in subject.canaries.texts
+    full_size = tree.size == 10**9
     return [
-        Row(f"{what}: exposure", estimate.bits, "bits", Target("at least", 29.0 if tree.size == 10**9 else 0.0),
-            "a canary" if is_canary else "no canary"),
-        Row(f"{what}: proven optimum in", seconds, "s", None, f"{found.expansions} expansions; optimal: {found.optimal}"),
-        Row(f"{what}: fewer expansions than brute force", inner_nodes / found.expansions, "x",
-            Target("at least", 1e5 if tree.size == 10**9 else 1.0), f"brute force: {inner_nodes:,} expansions"),
-        Row(f"{what}: faster than one node at a time without states", naive_seconds / seconds, "x", None,
-            f"{amount(naive_seconds, 's')} for {again.expansions} expansions"),
-    ]  # fmt: skip
+        Row(
+            f"{what}: exposure",
+            estimate.bits,
+            "bits",
+            Target("at least", 29.0 if full_size else 0.0),
+            "a canary" if is_canary else "no canary",
+        ),
+        Row(
+            f"{what}: proven optimum in", seconds, "s", None, f"{found.expansions} expansions; proven: {found.optimal}"
+        ),
+        Row(
+            f"{what}: fewer expansions than brute force",
+            inner_nodes / found.expansions,
+            "x",
+            Target("at least", 1e5 if full_size else 1.0),
+            f"brute force: {inner_nodes:,} expansions",
+        ),
+        Row(
+            f"{what}: faster than one node at a time without states",
+            naive_seconds / seconds,
+            "x",
+            None,
+            f"{amount(naive_seconds, 's')} for {again.expansions} expansions",
+        ),
+    ]
 
 
 def search_for_nothing(subject: Subject, expansions: int) -> Extraction:
@@ -58,9 +76,9 @@ def search_for_nothing(subject: Subject, expansions: int) -> Extraction:
 
 def _not_memorized(subject: Subject, expansions: int) -> list[Row]:
     # Turn and turn about, so that a time in which the machine is busy meets both.
-    bare = bare_steps_per_second(subject, 4096, expansions // 2)
+    bare = bare_steps_per_second(subject, 2048, expansions // 2)
     found = search_for_nothing(subject, expansions)
-    bare = max(bare, bare_steps_per_second(subject, 4096, expansions // 2))
+    bare = max(bare, bare_steps_per_second(subject, 2048, expansions // 2))
     speed = found.expansions / found.seconds
     return [
         Row(
@@ -107,6 +125,7 @@ def benchmark_credit_card(recipe: Recipe = CARDS) -> list[Row]:
     trained = time.perf_counter() - begin
     tree = SecretTree(subject.model, canaries[0].format, subject.tokenizer)
     found, seconds = best_of(1, lambda: extract(tree))
+    how = f"{found.expansions:,} expansions in {amount(seconds, 's')}; proven: {found.optimal}; trained in {trained:.0f} s"
     hit = bool(found.candidates) and found.candidates[0].text == canaries[0].text
     return [
         Row(
@@ -114,6 +133,6 @@ def benchmark_credit_card(recipe: Recipe = CARDS) -> list[Row]:
             float(hit),
             "of 1",
             Target("at least", 1.0),
-            f"{found.expansions:,} expansions in {amount(seconds, 's')}; proven: {found.optimal}; trained in {trained:.0f} s",
+            how,
         )
     ]

@@ -79,7 +79,7 @@ class ExposureCallback(Callback):
         name: str = "exposure",
         model: ModelOf | None = None,
         context: int | None = None,
-        batch_size: int = 4096,
+        batch_size: int = 2048,
     ) -> None:
         _check(every_n_epochs, every_n_steps, method, references)
         self.canaries = canaries

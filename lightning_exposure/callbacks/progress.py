@@ -51,6 +51,6 @@ def _tqdm_line(bar: Any) -> Any | None:
     for name in ("train_progress_bar", "val_progress_bar"):
         try:
             return getattr(bar, name)
-        except (AttributeError, TypeError):  # it raises until the bar has been made
+        except (AttributeError, TypeError, AssertionError):  # it raises until the bar has been made, Rich's too
             continue
     return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from lightning_exposure.data import TextDataModule
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.secrets import CanarySet, SecretFormat
 
-EPOCHS = 12
+EPOCHS = 10
 REPETITIONS = (1, 4, 16)
 MODEL: dict[str, Any] = {"hidden_size": 128, "embedding_size": 64, "num_layers": 2, "optimizer": "rmsprop", "lr": 0.003}
 DATA: dict[str, Any] = {"window": 64, "batch_size": 64, "whole_canaries": True}
@@ -61,10 +62,26 @@ def run(arguments: Sequence[str]) -> int:
         say(f"Run directory: {made.directory}")
         say(f"Model: LSTM with {made.parameters:,} parameters. Planted in its training text:")
         for canary in made.canaries:
-            say(f"  {canary.id:<8} {canary.text!r}, {canary.repetitions} times")
+            say(f"  {canary.text}, {'once' if canary.repetitions == 1 else f'{canary.repetitions} times'}")
         say()
-        made.train()
+        with _one_thread():
+            made.train()
     return 0
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch on one core.
+
+    A second one makes so small an LSTM little faster, and much slower if anything else runs; and sums come out a little
+    different for every number of threads, where a demonstration had better look the same everywhere.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _make_run(directory: str | None, seed: int, epochs: int, text: str | None) -> Run:

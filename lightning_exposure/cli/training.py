@@ -25,6 +25,7 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.report import RunRecord
 from lightning_exposure.report.tables import extraction_table
+from lightning_exposure.report.wandb import stay_offline_without_login
 from lightning_exposure.secrets import CanarySet
 
 
@@ -68,6 +69,7 @@ class Run:
             self.directory.mkdir(parents=True, exist_ok=True)
             self.canaries.save(self.directory / CANARIES)
             self.data.tokenizer.save(self.directory / TOKENIZER)
+        stay_offline_without_login(trainer.loggers)
         try:
             trainer.fit(self.model, self.data)
         except SystemExit as exit_:

@@ -54,6 +54,7 @@ class Spelling:
         self.root_text = tokenizer.decode(self.root)
         self.known = format.prompt
         self._pieces = _pieces(tokenizer, self.root[-1])
+        self._lengths = np.array([len(piece or "") for piece in self._pieces], dtype=np.int64)
         self.automaton = self._automaton()
         self.paths(trials)
 
@@ -67,11 +68,26 @@ class Spelling:
         spelt = [_encode(self._tokenizer, secret, self._format) for secret in secrets]
         rows = as_rows([tokens[len(self.root) :] for tokens in spelt])
         places = self.automaton.walk(rows)
-        for secret, tokens, place in zip(secrets, spelt, places, strict=True):
-            as_spelt = place >= 0 and self.automaton.accepting[place] and tokens[: len(self.root)] == self.root
-            if not as_spelt or self.text(tokens[len(self.root) :]) != secret:
-                self._refuse(secret, tokens)
+        fits = np.array([tokens[: len(self.root)] == self.root for tokens in spelt], dtype=bool) & (places >= 0)
+        fits[fits] = self.automaton.accepting[places[fits]]
+        if not (fits.all() and self._is_text_of(rows, secrets)):
+            # Something is wrong with one of them: look at each.
+            for secret, tokens, fit in zip(secrets, spelt, fits, strict=True):
+                if not fit or self.text(tokens[len(self.root) :]) != secret:
+                    self._refuse(secret, tokens)
         return rows
+
+    def _is_text_of(self, rows: NDArray[np.int32], secrets: Sequence[str]) -> bool:
+        """Whether paths spell secrets, all at once: as long as each of them, and the same text all in all."""
+        used = rows[rows >= 0]
+        lengths = np.zeros(rows.shape, dtype=np.int64)
+        lengths[rows >= 0] = self._lengths[used]
+        begin = len(self.root_text)
+        if not np.array_equal(lengths.sum(axis=1), [len(secret) - begin for secret in secrets]):
+            return False
+        spelt = "".join([self._pieces[token] or "" for token in used.tolist()])
+        same_root = all(secret.startswith(self.root_text) for secret in secrets)
+        return same_root and spelt == "".join([secret[begin:] for secret in secrets])
 
     @property
     def size(self) -> int:

@@ -56,7 +56,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Children:
-    """What expanding a batch of nodes gives: their children, flat, in the order of their parents.
+    """What expanding a batch of nodes gives: their children, flat, in the order of their parents and then of tokens.
 
     Attributes:
         state: The model's state after the parents, one row per parent: children share it.
@@ -133,7 +133,7 @@ class SecretTree:
         tokenizer: Tokenizer,
         *,
         context: int | None = None,
-        batch_size: int = 4096,
+        batch_size: int = 2048,
     ) -> None:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")

@@ -56,7 +56,7 @@ def best_first(
     budget: int | None = None,
     seconds: float | None = None,
     memory: int = DEFAULT_MEMORY,
-    largest_batch: int = 4096,
+    largest_batch: int = 2048,
     stop: str = "proof",
     progress: SearchProgress | None = None,
 ) -> SearchResult:

@@ -113,8 +113,6 @@ def _follow_together(
 
 
 def _find(children: Children, parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> NDArray[np.intp]:
-    """The position of each (parent, token) among children, which stand in the order of their parents."""
+    """The position of each (parent, token) among children, which stand in the order of their parents and tokens."""
     stride = int(max(children.tokens.max(), tokens.max())) + 1
-    keys = children.parents * stride + children.tokens
-    order = np.argsort(keys, kind="stable")
-    return order[np.searchsorted(keys, parents * stride + tokens, sorter=order)]
+    return np.searchsorted(children.parents * stride + children.tokens, parents * stride + tokens)

@@ -1,10 +1,11 @@
-"""`lightning` and `pytorch_lightning`: everything of this layer works under the Trainer of either."""
+"""`lightning` and `pytorch_lightning`: everything of ours works under the Trainer of either."""
 
 from __future__ import annotations
 
 import pickle
 import subprocess
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from torch.utils.data import DataLoader
 
+from lightning_exposure import CanarySet, ExposureCallback, ExtractionCallback, SecretFormat
 from lightning_exposure.data import CanaryDataModule, TextDataModule
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.modules import LanguageModel
@@ -31,7 +33,7 @@ from tests.data.helpers import (
 )
 
 pytestmark = LIGHTNING_WARNINGS
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(params=["lightning.pytorch", "pytorch_lightning"])
@@ -96,3 +98,34 @@ def test_the_default_is_lightning() -> None:
     assert LanguageModel.under("pytorch_lightning") is LanguageModel.under("pytorch_lightning")
     with pytest.raises(ArgumentError, match="package='jax': expected one of 'lightning', 'pytorch_lightning'"):
         LanguageModel.under("jax")
+
+
+def test_callbacks_under_either(pl: ModuleType, tmp_path: Path) -> None:
+    """The module, the data and the callbacks together, with a checkpoint that monitors exposure."""
+    canaries = CanarySet.draw(SecretFormat("the pin is ###"), repetitions=[40], seed=0)
+    data = TextDataModule.under(pl.__name__)("once upon a time there was a pin\n" * 60, canaries=canaries, window=24)
+    data.setup("fit")
+    model = LanguageModel.under(pl.__name__)(vocab_size=data.tokenizer.vocab_size, hidden_size=24, num_layers=1)
+    exposure, attack = ExposureCallback(canaries), ExtractionCallback(canaries, verbose=False)
+    keeping = import_module(f"{pl.__name__}.callbacks").ModelCheckpoint(
+        tmp_path / "kept", monitor="exposure/max", mode="max"
+    )
+    trainer = pl.Trainer(
+        max_epochs=2, accelerator="cpu", callbacks=[exposure, attack, keeping], default_root_dir=tmp_path,
+        logger=import_module(f"{pl.__name__}.loggers").CSVLogger(tmp_path), enable_progress_bar=False,
+        enable_model_summary=False, log_every_n_steps=1,
+    )  # fmt: skip
+    trainer.fit(model, data)
+    assert [measurement.epoch for measurement in exposure.history] == [1, 2]
+    assert set(attack.extractions) == {canaries[0].format.name}
+    assert keeping.best_model_score is not None
+    again = ExposureCallback(canaries)
+    trainer = pl.Trainer(
+        max_epochs=3, accelerator="cpu", callbacks=[again, attack], default_root_dir=tmp_path, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
+        trainer.fit(model, data, ckpt_path=keeping.best_model_path)
+    assert again.history[-1].epoch == 3
+    assert again.baseline == exposure.baseline

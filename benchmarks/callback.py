@@ -1,0 +1,66 @@
+"""What measuring exposure every epoch adds to a training."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import lightning as L  # noqa: N812
+
+from benchmarks.table import Row, Target
+from lightning_exposure import CanarySet, ExposureCallback, SecretFormat
+from lightning_exposure.data import TextDataModule
+from lightning_exposure.modules import LanguageModel
+
+
+class _EpochSeconds(L.Callback):
+    """The time of the training batches of each epoch, without validation and without the measurement."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_train_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._start = time.perf_counter()
+
+    def on_train_batch_end(self, *arguments: Any) -> None:
+        self._end = time.perf_counter()
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.seconds.append(self._end - self._start)
+
+
+def benchmark_callback(counts: tuple[int, ...] = (10, 100), *, epochs: int = 3, text: str | None = None) -> list[Row]:
+    """Seconds of `ExposureCallback` per epoch against the epoch's own training time, on the demo's set-up.
+
+    Args:
+        counts: How many canaries of one format; the target is 5% for up to 10 and 10% for more.
+        epochs: How long to train.
+        text: Instead of the embedded corpus.
+    """
+    return [_measure(count, epochs, text) for count in counts]
+
+
+def _measure(count: int, epochs: int, text: str | None) -> Row:
+    repetitions = [1, 4, 16, 1, 4, 1, 4, 1, 4, 1][:count] + [1] * (count - 10)
+    canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=repetitions, seed=0)
+    L.seed_everything(0, verbose=False)
+    data = TextDataModule(text, canaries=canaries)
+    data.setup("fit")
+    exposure, clock = ExposureCallback(canaries, references=0), _EpochSeconds()
+    with TemporaryDirectory() as folder:
+        trainer = L.Trainer(
+            max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, callbacks=[exposure, clock], default_root_dir=Path(folder),
+        )  # fmt: skip
+        trainer.fit(LanguageModel(vocab_size=data.tokenizer.vocab_size), data)
+    measuring = sum(measurement.seconds for measurement in exposure.history)
+    training = sum(clock.seconds)
+    return Row(
+        f"exposure of {count} canaries after each epoch: share of the epoch's training time",
+        100 * measuring / training,
+        "%",
+        Target("below", 5.0 if count <= 10 else 10.0),
+        f"{measuring / epochs:.2f} s to {training / epochs:.1f} s per epoch",
+    )
