@@ -59,8 +59,7 @@ def run(arguments: Sequence[str]) -> int:
         parser.error(f"argument --epochs: {options.epochs} is not at least 1")
     with hushed():
         made = _make_run(options.run_dir, options.seed, options.epochs, options.text)
-        say(f"Run directory: {made.directory}")
-        say(f"Model: LSTM with {made.parameters:,} parameters. Planted in its training text:")
+        say(f"An LSTM with {made.parameters:,} parameters; planted in its training text:")
         for canary in made.canaries:
             say(f"  {canary.text}, {'once' if canary.repetitions == 1 else f'{canary.repetitions} times'}")
         say()

@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
 from lightning_exposure.cli.arguments import FORMATS, PROGRAM
-from lightning_exposure.cli.console import hushed, say
+from lightning_exposure.cli.console import hushed
 from lightning_exposure.cli.runs import make_format, new_run_dir
 from lightning_exposure.cli.training import Run
 from lightning_exposure.data import TextDataModule
@@ -38,15 +38,15 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("--config", action="config", help="A YAML file with any of these options.")
     run = parser.add_argument_group("the run")
-    run.add_argument("--run_dir", type=str | None, help="Where to leave everything; null: runs/<date-time>.")
+    run.add_argument("--run_dir", type=str, help="Where to leave everything; null: runs/<date-time>.")
     run.add_argument("--seed", type=int, default=0, help="Of the canaries, their places, the weights and the walks.")
-    run.add_argument("--wandb", type=str | None, metavar="PROJECT", help="Log to this project at Weights & Biases too.")
+    run.add_argument("--wandb", type=str, metavar="PROJECT", help="Log to this project at Weights & Biases too.")
     canaries = parser.add_argument_group("the canaries")
     canaries.add_argument(
-        "--format", type=str | None, help=f"What they look like: {', '.join(FORMATS)}; null: ssn, or the pattern."
+        "--format", type=str, help=f"What they look like: {', '.join(FORMATS)}; null: ssn, or the pattern."
     )
     canaries.add_argument(
-        "--pattern", type=str | None, help="A format of your own, such as 'my code is ####': '#' digit, '?' letter."
+        "--pattern", type=str, help="A format of your own, such as 'my code is ####': '#' digit, '?' letter."
     )
     canaries.add_argument(
         "--repetitions", type=int, nargs="+", default=[1, 4, 16], help="One canary each, inserted so many times."
@@ -74,11 +74,8 @@ def run(arguments: Sequence[str]) -> int:
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     with hushed():
         parser = make_parser()
-        options = _parse(parser, arguments)
-        made = _make_run(parser, options)
-        say(f"Run directory: {made.directory}")
-        made.train()
-        return 0
+        _make_run(parser, _parse(parser, arguments)).train()
+    return 0
 
 
 def _parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
@@ -94,6 +91,8 @@ def _make_run(parser: ArgumentParser, options: Namespace) -> Run:
     format_ = make_format(options.format, options.pattern, default="ssn")
     assert format_ is not None
     canaries = CanarySet.draw(format_, repetitions=options.repetitions, seed=options.seed)
+    # To do it all again, somewhere else.
+    config = parser.dump(Namespace({**dict(options), "run_dir": None}))
     made = _instantiated(parser, options)
     data = TextDataModule(**made.data, canaries=canaries, seed=options.seed)
     data.setup()
@@ -107,7 +106,8 @@ def _make_run(parser: ArgumentParser, options: Namespace) -> Run:
         exposure=ExposureCallback(canaries, data.tokenizer, **made.exposure, seed=options.seed),
         extraction=ExtractionCallback(canaries, data.tokenizer, **made.extraction, verbose=False, **settings),
         trainer=dict(made.trainer),
-        settings={"command": yaml.safe_load(parser.dump(options, skip_none=False))},
+        settings={"command": "fit", "seed": options.seed, "trainer": yaml.safe_load(config)["trainer"]},
+        config=config,
         wandb=options.wandb,
     )
 

@@ -19,6 +19,7 @@ from lightning_exposure.secrets import CanarySet, SecretFormat
 CHECKPOINT = "model.ckpt"
 CANARIES = "canaries.json"
 TOKENIZER = "tokenizer.json"
+CONFIG = "config.yaml"
 
 _TOKENIZERS = {tokenizer.kind: tokenizer for tokenizer in (CharTokenizer, WordTokenizer)}
 

@@ -18,10 +18,11 @@ from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
 from lightning_exposure.cli.console import exposure_table, say
 from lightning_exposure.cli.extract import in_words
 from lightning_exposure.cli.report import report_if_possible
-from lightning_exposure.cli.runs import CANARIES, CHECKPOINT, TOKENIZER
+from lightning_exposure.cli.runs import CANARIES, CHECKPOINT, CONFIG, TOKENIZER
 from lightning_exposure.cli.table import EpochTable
 from lightning_exposure.data import TextDataModule
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.language import SecretTree
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.report import RunRecord
 from lightning_exposure.report.tables import extraction_table
@@ -42,6 +43,7 @@ class Run:
         extraction: Attacks after it.
         trainer: Settings of the Trainer.
         settings: Anything else worth remembering in the record.
+        config: The options of the run, as YAML; None: there is no such file.
         wandb: The project at Weights & Biases to log to; None: none.
     """
 
@@ -53,6 +55,7 @@ class Run:
     extraction: ExtractionCallback
     trainer: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    config: str | None = None
     wandb: str | None = None
 
     @property
@@ -66,9 +69,7 @@ class Run:
         # Model and data may both have a setting of one name, and Lightning logs such settings only if they are equal.
         self.data.save_hyperparameters({}, logger=False)
         if trainer.is_global_zero:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self.canaries.save(self.directory / CANARIES)
-            self.data.tokenizer.save(self.directory / TOKENIZER)
+            self._begin()
         stay_offline_without_login(trainer.loggers)
         try:
             trainer.fit(self.model, self.data)
@@ -81,6 +82,17 @@ class Run:
         trainer.save_checkpoint(self.directory / CHECKPOINT)
         if trainer.is_global_zero:
             self._conclude()
+
+    def _begin(self) -> None:
+        for format_ in self.canaries.by_format():
+            # What would fail when the training begins had better fail while there is no directory yet.
+            SecretTree(self.model, format_, self.data.tokenizer)
+        say(f"Run directory: {self.directory}")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.canaries.save(self.directory / CANARIES)
+        self.data.tokenizer.save(self.directory / TOKENIZER)
+        if self.config is not None:
+            (self.directory / CONFIG).write_text(self.config, encoding="utf-8")
 
     def _make_trainer(self) -> pl.Trainer:
         settings = dict(self.trainer)

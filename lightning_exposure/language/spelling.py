@@ -166,7 +166,8 @@ def _check_beginning(format: SecretFormat, known: str) -> None:
 
 def _encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
     try:
-        return list(tokenizer.encode(text))
+        tokens = tokenizer.encode(text)
+        return tokens if isinstance(tokens, list) else list(tokens)
     except TokenizerError as error:
         format.index(text)  # a text that is no secret at all gets that error
         raise TokenizerError(

@@ -11,7 +11,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -91,9 +90,10 @@ class _VocabularyTokenizer:
         return (self.kind, self._symbols, self._unknown_id)
 
     def _lookup(self, symbols: Sequence[str]) -> list[int]:
-        if self._unknown_id is None:
-            with suppress(KeyError):  # the usual case, fast; if a symbol is missing, look again for which
-                return [self._ids[symbol] for symbol in symbols]
+        try:  # the usual case, fast; if a symbol is missing, look again for which
+            return list(map(self._ids.__getitem__, symbols))
+        except KeyError:
+            pass
         ids: list[int] = []
         for position, symbol in enumerate(symbols):
             found = self._ids.get(symbol, self._unknown_id)

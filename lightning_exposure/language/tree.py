@@ -276,7 +276,7 @@ class SecretTree:
         paths: NDArray[np.int32],
         bound: float,
     ) -> Children:
-        normalizer = torch.logsumexp(logits.double(), dim=1)
+        normalizer = _log_sum(logits)
         _refuse_nan(normalizer)
         kept = [
             self._children_at(int(place), np.flatnonzero(places == place), logits, normalizer, costs, bound)
@@ -347,6 +347,12 @@ def _append(paths: NDArray[np.int32], tokens: NDArray[np.int64]) -> NDArray[np.i
     else:
         longer[:, -1] = tokens
     return longer
+
+
+def _log_sum(logits: Tensor) -> Tensor:
+    """`logsumexp` of each row: exponentials in the model's own precision, their sum in float64."""
+    largest = logits.max(dim=1).values
+    return largest.double() + (logits - largest[:, None]).exp().sum(dim=1, dtype=torch.float64).log()
 
 
 def _refuse_nan(normalizer: Tensor) -> None:
