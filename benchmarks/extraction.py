@@ -125,7 +125,7 @@ def benchmark_credit_card(recipe: Recipe = CARDS) -> list[Row]:
     trained = time.perf_counter() - begin
     tree = SecretTree(subject.model, canaries[0].format, subject.tokenizer)
     found, seconds = best_of(1, lambda: extract(tree))
-    how = f"{found.expansions:,} expansions in {amount(seconds, 's')}; proven: {found.optimal}; trained in {trained:.0f} s"
+    how = f"{found.expansions:,} expansions in {amount(seconds, 's')}; proven: {found.optimal}"
     hit = bool(found.candidates) and found.candidates[0].text == canaries[0].text
     return [
         Row(
@@ -133,6 +133,6 @@ def benchmark_credit_card(recipe: Recipe = CARDS) -> list[Row]:
             float(hit),
             "of 1",
             Target("at least", 1.0),
-            how,
+            f"{how}; trained in {trained:.0f} s",
         )
     ]

@@ -25,11 +25,13 @@ class CharModel(nn.Module):
         self.head = nn.Linear(hidden_size, vocab_size)
 
     def forward(self, tokens: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Token ids `(batch, time)` to logits `(batch, time, vocabulary)`, and the state after them."""
         hidden, state = self.rnn(self.embedding(tokens), state)
         return self.head(hidden), state
 
 
 def train(model: nn.Module, ids: Tensor, epochs: int) -> None:
+    """The usual loop."""
     windows = ids[: len(ids) // (WINDOW + 1) * (WINDOW + 1)].reshape(-1, WINDOW + 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     for epoch in range(epochs):
@@ -45,6 +47,7 @@ def train(model: nn.Module, ids: Tensor, epochs: int) -> None:
 
 
 def main() -> None:
+    """Train, measure, attack."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="a minute's work in seconds: less text, a smaller model")
     fast = parser.parse_args().fast

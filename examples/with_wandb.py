@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-import lightning as L
+import lightning.pytorch as pl
 from existing_script import ALPHABET, WINDOW, CharModel, encode, windows
 from lightning.pytorch.loggers import WandbLogger
 from torch.utils.data import DataLoader
@@ -18,19 +18,20 @@ from lightning_exposure.report.wandb import stay_offline_without_login
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Train, measure, attack."""
+    parser = argparse.ArgumentParser(description="Exposure in Weights & Biases.")
     parser.add_argument("--fast", action="store_true", help="a minute's work in seconds: less text, a smaller model")
     parser.add_argument("--project", default="lightning-exposure", help="of W&B (default: %(default)s)")
     parser.add_argument("--save_dir", default=".", help="where W&B keeps its files (default: here)")
     options = parser.parse_args()
 
-    L.seed_everything(0)
+    pl.seed_everything(0)
     canaries = CanarySet.draw(SecretFormat.pin(6), repetitions=[1, 4, 16], seed=0)
     loader = DataLoader(windows(20_000 if options.fast else 400_000), batch_size=32, shuffle=True)
     tokenizer = CharTokenizer(ALPHABET)
     logger = WandbLogger(project=options.project, save_dir=options.save_dir)
     stay_offline_without_login([logger])
-    trainer = L.Trainer(
+    trainer = pl.Trainer(
         max_epochs=1 if options.fast else 10,
         logger=logger,
         enable_checkpointing=False,

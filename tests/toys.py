@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -77,6 +77,30 @@ class Constant(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.logits.expand(*tokens.shape, -1)
+
+
+class Table(nn.Module):
+    """The probabilities of the next digit, as a function of the digits so far; the rest goes to one other token."""
+
+    def __init__(self, tokenizer: Any, digits: Callable[[str], list[float]]) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        self._tokenizer = tokenizer
+        self._digits = digits
+        self._ids = [tokenizer.encode(str(digit))[0] for digit in range(10)]
+        self._rows: dict[str, Tensor] = {}
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.stack([self._row(row).expand(tokens.shape[1], -1) for row in tokens.tolist()])
+
+    def _row(self, tokens: list[int]) -> Tensor:
+        prefix = "".join(c for c in self._tokenizer.decode(tokens) if c.isdigit())
+        if prefix not in self._rows:
+            chances = torch.full((self._tokenizer.vocab_size,), 1e-9, dtype=torch.float64)
+            chances[self._ids] = torch.tensor(self._digits(prefix), dtype=torch.float64)
+            chances[self._tokenizer.encode("z")[0]] = max(1e-9, 1 - sum(self._digits(prefix)))
+            self._rows[prefix] = (chances / chances.sum()).log()
+        return self._rows[prefix]
 
 
 class MergingTokenizer:

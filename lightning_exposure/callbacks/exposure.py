@@ -11,9 +11,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_exposure.callbacks.progress import Update, status
 from lightning_exposure.callbacks.quiet import quiet
-from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, say
+from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, only_one_with_this_name
 from lightning_exposure.errors import ArgumentError, FitError, ScoreError
-from lightning_exposure.exposure import METHODS, ExposureEstimate, SkewNormal, measure_exposure
+from lightning_exposure.exposure import ExposureEstimate, SkewNormal, measure_exposure
+from lightning_exposure.exposure.estimate import check_measurement
 from lightning_exposure.language import SecretTree, Tokenizer
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.record import Measurement, References
@@ -81,7 +82,8 @@ class ExposureCallback(Callback):
         context: int | None = None,
         batch_size: int = 2048,
     ) -> None:
-        _check(every_n_epochs, every_n_steps, method, references)
+        _check(every_n_epochs, every_n_steps, references)
+        check_measurement(method, budget, samples, confidence)
         self.canaries = canaries
         self.every_n_epochs = every_n_epochs
         self.every_n_steps = every_n_steps
@@ -92,6 +94,9 @@ class ExposureCallback(Callback):
         self._settings: dict[str, Any] = {
             "method": method, "budget": budget, "samples": samples, "seed": seed, "confidence": confidence,
         }  # fmt: skip
+        self._now = dict(self._settings)  # for the fit under way
+        self._restored = False
+        self._last_step = 0
         self._takes_baseline = baseline
         self._reference_count = references
         self._trees = CanaryTrees(canaries, tokenizer, model=model, context=context, batch_size=batch_size)
@@ -99,7 +104,8 @@ class ExposureCallback(Callback):
     @property
     def state_key(self) -> str:
         """Different for callbacks with different canaries or names, so that each finds its own state again."""
-        return f"{type(self).__name__}[{self.name}: {', '.join(canary.id for canary in self.canaries)}]"
+        how = ", ".join(map(str, self.settings.values()))
+        return f"{type(self).__name__}[{', '.join(canary.id for canary in self.canaries)}; {how}]"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -110,17 +116,19 @@ class ExposureCallback(Callback):
         """Refuse what cannot work before any training is paid for."""
         if stage != "fit":
             return
-        self._be_the_only_one_with_this_name(trainer)
+        only_one_with_this_name(trainer, self)
         self._trees.check(trainer)
+        self._now = dict(self._settings)
         if getattr(trainer, "fast_dev_run", False):
-            self._settings |= {
-                "budget": min(self._settings["budget"], 1000),
-                "samples": min(self._settings["samples"], 64),
-            }
-            self._reference_count = min(self._reference_count, 32)
+            # An exact count may need more than a quick trial should take.
+            method = "auto" if self._settings["method"] == "exact" else self._settings["method"]
+            self._now |= {"method": method, "budget": 1000, "samples": 64}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model's forward."""
+        """Try the model's forward; and begin a new history, unless a checkpoint has just brought one."""
+        if not self._restored:
+            self.history, self.baseline, self.references = [], {}, {}
+        self._restored, self._last_step = False, self.history[-1].step if self.history else 0
         with quiet(pl_module):
             self._trees.build(trainer, pl_module)
 
@@ -137,7 +145,8 @@ class ExposureCallback(Callback):
     ) -> None:
         """Measure every few steps."""
         step = trainer.global_step
-        if not self.every_n_steps or step % self.every_n_steps or self._measured_at(step):
+        # A step may take several batches, and several optimizers take several steps at once.
+        if not self.every_n_steps or step // self.every_n_steps == self._last_step // self.every_n_steps:
             return
         metrics = self._measure_and_remember(trainer, pl_module)
         # The trainer hands step metrics to loggers only every `log_every_n_steps`; a measurement is never dropped.
@@ -147,12 +156,15 @@ class ExposureCallback(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure here if the epoch ends with a validation: callbacks that monitor look right after it."""
-        if trainer.sanity_checking or (not trainer.training and trainer.state.fn != "fit"):
+        if trainer.sanity_checking or trainer.state.fn != "fit":
             return
-        if trainer.is_last_batch and self._due(trainer):
+        if trainer.is_last_batch and self._due(trainer) and not self._measured_at(trainer.global_step):
             pl_module.log_dict(self._measure_and_remember(trainer, pl_module))
         elif self.history:
             pl_module.log_dict(self._metrics(self.history[-1]), logger=False)
+        elif self.baseline:  # callbacks that monitor must find something from the first validation on
+            before = Measurement(epoch=0, step=0, train_loss=None, val_loss=None, seconds=0.0, estimates=self.baseline)
+            pl_module.log_dict(self._metrics(before), logger=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure here if no validation did, and note the losses of the epoch."""
@@ -183,20 +195,11 @@ class ExposureCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue a history."""
+        self._restored = True
         self.history = [
             Measurement(**{**fields, "estimates": _estimates(fields["estimates"])}) for fields in state_dict["history"]
         ]
         self.baseline = _estimates(state_dict["baseline"])
-
-    def _be_the_only_one_with_this_name(self, trainer: Trainer) -> None:
-        """Two callbacks that log under one name would overwrite each other: the later one gets a number."""
-        others: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-        before = [other.name for other in others[: others.index(self)] if isinstance(other, ExposureCallback)]
-        original, number = self.name, 2
-        while self.name in before:
-            self.name, number = f"{original}_{number}", number + 1
-        if self.name != original:
-            say(trainer, f"Two ExposureCallbacks log as {original!r}: this one logs as {self.name!r}.")
 
     def _due(self, trainer: Trainer) -> bool:
         return self.every_n_epochs > 0 and (trainer.current_epoch + 1) % self.every_n_epochs == 0
@@ -207,6 +210,7 @@ class ExposureCallback(Callback):
     def _measure_and_remember(self, trainer: Trainer, module: LightningModule) -> dict[str, float]:
         measurement = self._measure(trainer, module, "measuring exposure")
         self.history.append(measurement)
+        self._last_step = measurement.step
         return self._metrics(measurement)
 
     def _measure(self, trainer: Trainer, module: LightningModule, title: str) -> Measurement:
@@ -224,12 +228,12 @@ class ExposureCallback(Callback):
         )
 
     def _measure_format(self, tree: SecretTree, canaries: Sequence[Canary], update: Update) -> list[ExposureEstimate]:
-        budget = self._settings["budget"]
+        budget = self._now["budget"]
         return measure_exposure(
             tree,
             [canary.text for canary in canaries],
             progress=lambda expansions: update(f"{expansions:,} of at most {budget:,} nodes"),
-            **self._settings,
+            **self._now,
         )
 
     def _score_references(self, tree: SecretTree, canaries: Sequence[Canary]) -> References:
@@ -281,12 +285,10 @@ def _losses(trainer: Trainer) -> tuple[float | None, float | None]:
     return first("train_loss_epoch", "train_loss", "train/loss"), first("val_loss", "val/loss")
 
 
-def _check(every_n_epochs: int, every_n_steps: int | None, method: str, references: int) -> None:
+def _check(every_n_epochs: int, every_n_steps: int | None, references: int) -> None:
     if not isinstance(every_n_epochs, int) or every_n_epochs < 0:
         raise ArgumentError(f"every_n_epochs is {every_n_epochs!r}; expected a whole number, 0 for never.")
     if every_n_steps is not None and every_n_steps < 1:
         raise ArgumentError(f"every_n_steps is {every_n_steps!r}; expected at least 1, or None.")
-    if method not in METHODS:
-        raise ArgumentError(f"method is {method!r}; expected one of {', '.join(map(repr, METHODS))}.")
     if references < 0:
         raise ArgumentError(f"references is {references!r}; expected a number of secrets, 0 for none.")

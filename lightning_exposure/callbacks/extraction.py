@@ -10,13 +10,21 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_exposure.callbacks.progress import Update, status
 from lightning_exposure.callbacks.quiet import quiet
-from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, say
+from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, only_one_with_this_name, say
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.extraction import Extraction, check_settings, extract
 from lightning_exposure.language import SecretTree, Tokenizer
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.tables import extraction_rows, extraction_table
 from lightning_exposure.secrets import Canary, CanarySet
+
+_LEAST: dict[str, dict[str, int]] = {
+    "shortest_path": {"budget": 100},
+    "brute_force": {"budget": 100},
+    "beam": {"width": 2},
+    "sampling": {"samples": 20},
+}
+"""What makes each attack as short as can be."""
 
 
 class ExtractionCallback(Callback):
@@ -74,12 +82,15 @@ class ExtractionCallback(Callback):
         self._top_k = top_k
         self._verbose = verbose
         self._settings = settings
+        self._now = settings  # for the fit under way
+        self._attacked_at = -1
         self._trees = CanaryTrees(canaries, tokenizer, model=model, context=context, batch_size=batch_size)
 
     @property
     def state_key(self) -> str:
         """Different for callbacks with different canaries or attacks."""
-        return f"{type(self).__name__}[{self.name}: {self.algorithm}, {', '.join(c.id for c in self.canaries)}]"
+        how = f"{self.algorithm}, {self._top_k}, {self._settings}"
+        return f"{type(self).__name__}[{', '.join(canary.id for canary in self.canaries)}; {how}]"
 
     @property
     def extracted(self) -> list[str]:
@@ -89,15 +100,27 @@ class ExtractionCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work before any training is paid for."""
-        if stage == "fit":
-            self._trees.check(trainer)
-            if getattr(trainer, "fast_dev_run", False) and self.algorithm == "shortest_path":
-                self._settings = {**self._settings, "budget": 100}
+        if stage != "fit":
+            return
+        only_one_with_this_name(trainer, self)
+        self._trees.check(trainer)
+        quick = getattr(trainer, "fast_dev_run", False)
+        self._now = {**self._settings, **(_LEAST[self.algorithm] if quick else {})}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Try the model's forward."""
+        self._attacked_at = -1
         with quiet(pl_module):
             self._trees.build(trainer, pl_module)
+            # A setting out of range shows in the smallest attack, and not after the training.
+            for name, least in _LEAST[self.algorithm].items():
+                if self._settings.get(name) is None or self._settings[name] > least:
+                    rehearsal = {**self._settings, name: least}
+                    break
+            else:
+                rehearsal = self._settings
+            for tree in self._trees.trees.values():
+                extract(tree, self.algorithm, 1 if self._top_k is None else self._top_k, **rehearsal)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attack every few epochs."""
@@ -124,6 +147,9 @@ class ExtractionCallback(Callback):
         self.extractions = {name: Extraction.from_dict(fields) for name, fields in state_dict["extractions"].items()}
 
     def _attack(self, trainer: Trainer, module: LightningModule) -> None:
+        if self._attacked_at == trainer.global_step:
+            return  # nothing has changed since
+        self._attacked_at = trainer.global_step
         with quiet(module), status(trainer, f"extraction: {self.algorithm}") as update:
             found = self._trees.map(trainer, lambda tree, canaries: self._attack_format(tree, canaries, update))
         self.extractions = {format.name: attack for format, attack in found.items()}
@@ -133,7 +159,13 @@ class ExtractionCallback(Callback):
             found = "nothing yet" if best == math.inf else f"best {best:.1f} bits"
             update(f"{expansions:,} expansions, {open_nodes:,} open, {found}")
 
-        return extract(tree, self.algorithm, self._top_k or len(canaries), progress=progress, **self._settings)
+        return extract(
+            tree,
+            self.algorithm,
+            len(canaries) if self._top_k is None else self._top_k,
+            progress=progress,
+            **self._now,
+        )
 
     def _metrics(self) -> dict[str, float]:
         return {

@@ -13,10 +13,11 @@ from torch import nn
 
 @contextmanager
 def quiet(module: nn.Module) -> Iterator[None]:
-    """Whatever happens inside, afterwards the run is as it was: modes, random states, grad mode, autocast.
+    """Whatever happens inside, afterwards modes, random states and grad mode are as they were.
 
     The walks draw from generators of their own and put the module in eval mode themselves. This guards against the
-    rest: a forward of the user's that draws random numbers even in eval mode, and an exception half way.
+    rest: a forward of the user's that draws random numbers even in eval mode, and an exception half way. What a forward
+    writes on the module itself (a buffer, a hidden state kept as an attribute) is not undone.
 
     Args:
         module: The module that is being trained.

@@ -50,6 +50,7 @@ class CanaryTrees:
             )
         if len(canaries) == 0:
             raise ArgumentError("canaries is empty; there is nothing to measure. Draw at least one canary.")
+        _refuse_equal_names(list(canaries.by_format()))
         self.canaries = canaries
         self._tokenizer = tokenizer
         self._model = model
@@ -83,6 +84,8 @@ class CanaryTrees:
             format: SecretTree(model, format, tokenizer, **self._options)  # type: ignore[arg-type]
             for format in self.by_format
         }
+        for tree in self.trees.values():
+            tree.root()  # a model that does not belong to the tokenizer shows it here, and not after the training
 
     def map(
         self, trainer: Trainer, work: Callable[[SecretTree, Sequence[Canary]], Result]
@@ -94,16 +97,25 @@ class CanaryTrees:
         """
         formats = list(self.by_format)
         world, rank = trainer.world_size, trainer.global_rank
-        if world == 1 or type(trainer.strategy).__name__ in _SHARDED:
+        sharded = any(base.__name__ in _SHARDED for base in type(trainer.strategy).__mro__)
+        if world == 1 or sharded:
             return {format: work(self.trees[format], self.by_format[format]) for format in formats}
-        mine = {
-            number: work(self.trees[format], self.by_format[format])
-            for number, format in enumerate(formats)
-            if number % world == rank
-        }
-        everything: list[dict[int, Result]] = [{} for _ in range(world)]
+        mine: dict[int, Result] | Exception = {}
+        try:
+            mine = {
+                number: work(self.trees[format], self.by_format[format])
+                for number, format in enumerate(formats)
+                if number % world == rank
+            }
+        except Exception as error:  # the others wait for this process: they must hear of it
+            mine = error
+        everything: list[dict[int, Result] | Exception] = [{} for _ in range(world)]
         torch.distributed.all_gather_object(everything, mine)
-        joined = {number: result for part in everything for number, result in part.items()}
+        joined: dict[int, Result] = {}
+        for part in everything:
+            if isinstance(part, Exception):
+                raise part
+            joined.update(part)
         return {format: joined[number] for number, format in enumerate(formats)}
 
     def _find_tokenizer(self, trainer: Trainer) -> Tokenizer:
@@ -117,6 +129,29 @@ class CanaryTrees:
             )
         found: Tokenizer = tokenizer
         return found
+
+
+def _refuse_equal_names(formats: Sequence[SecretFormat]) -> None:
+    names = [format.name for format in formats]
+    for name in names:
+        if names.count(name) > 1:
+            patterns = [format.pattern for format in formats if format.name == name]
+            raise ArgumentError(
+                f"canaries has {len(patterns)} formats with the name {name!r} ({', '.join(map(repr, patterns))}); "
+                "their results could not be told apart. Give each a name: SecretFormat(pattern, name='...')."
+            )
+
+
+def only_one_with_this_name(trainer: Trainer, callback: Any) -> None:
+    """Two callbacks of a kind that log under one name would overwrite each other: the later one gets a number."""
+    others: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    before = [other.name for other in others[: others.index(callback)] if isinstance(other, type(callback))]
+    original, number = callback.name, 2
+    while callback.name in before:
+        callback.name, number = f"{original}_{number}", number + 1
+    if callback.name != original:
+        kind = type(callback).__name__
+        say(trainer, f"Two callbacks of the kind {kind} log as {original!r}: this one logs as {callback.name!r}.")
 
 
 def loggers_named(trainer: Trainer, name: str) -> list[Any]:

@@ -53,12 +53,12 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def one_line(error: BaseException) -> str:
-    """What went wrong, without line breaks.
+    r"""What went wrong, without line breaks.
 
     Example:
         >>> one_line(FileNotFoundError(2, "No such file or directory", "model.ckpt"))
         'model.ckpt: No such file or directory'
-        >>> one_line(ArgumentError("top_k is 0;\\n  expected at least 1."))
+        >>> one_line(ArgumentError("top_k is 0;\n  expected at least 1."))
         'top_k is 0; expected at least 1.'
     """
     if isinstance(error, OSError) and error.filename is not None and not isinstance(error, ExposureError):

@@ -21,6 +21,7 @@ EPOCHS = 10
 REPETITIONS = (1, 4, 16)
 MODEL: dict[str, Any] = {"hidden_size": 128, "embedding_size": 64, "num_layers": 2, "optimizer": "rmsprop", "lr": 0.003}
 DATA: dict[str, Any] = {"window": 64, "batch_size": 64, "whole_canaries": True}
+ATTACK: dict[str, Any] = {"algorithm": "shortest_path", "budget": 1_000_000}
 TRAINER: dict[str, Any] = {
     "accelerator": "cpu",
     "devices": 1,
@@ -94,7 +95,7 @@ def _make_run(directory: str | None, seed: int, epochs: int, text: str | None) -
         data=data,
         model=LanguageModel("lstm", vocab_size=data.tokenizer.vocab_size, **MODEL),
         exposure=ExposureCallback(canaries, data.tokenizer, seed=seed),
-        extraction=ExtractionCallback(canaries, data.tokenizer, verbose=False),
+        extraction=ExtractionCallback(canaries, data.tokenizer, verbose=False, **ATTACK),
         trainer={"max_epochs": epochs, **TRAINER},
         settings={"command": "demo", "seed": seed, "epochs": epochs, "text": text or "Python's help topics"},
     )

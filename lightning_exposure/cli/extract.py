@@ -75,13 +75,13 @@ def in_words(attack: Extraction) -> str:
     """What an attack proved.
 
     >>> in_words(Extraction((), False, 12.0, "expansions", 9, 0.1, "shortest_path", {}))
-    'not proven (ended by expansions): any other secret costs at least 12.00 bits.'
+    'not proven (ended by expansions): every secret costs at least 12.00 bits.'
     """
     if attack.optimal:
         return "proven optimal: no other secret of this format is more likely."
     bound = "there may be likelier secrets"
     if attack.lower_bound > 0:
-        bound = f"any other secret costs at least {attack.lower_bound:.2f} bits"
+        bound = f"{'any other' if attack.candidates else 'every'} secret costs at least {attack.lower_bound:.2f} bits"
     return f"not proven (ended by {attack.ended_by}): {bound}."
 
 

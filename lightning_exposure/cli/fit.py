@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -92,7 +93,9 @@ def _make_run(parser: ArgumentParser, options: Namespace) -> Run:
     assert format_ is not None
     canaries = CanarySet.draw(format_, repetitions=options.repetitions, seed=options.seed)
     # To do it all again, somewhere else.
-    config = parser.dump(Namespace({**dict(options), "run_dir": None}))
+    portable = copy.deepcopy(options)
+    portable.run_dir = None
+    config = parser.dump(portable)
     made = _instantiated(parser, options)
     data = TextDataModule(**made.data, canaries=canaries, seed=options.seed)
     data.setup()
@@ -115,6 +118,7 @@ def _make_run(parser: ArgumentParser, options: Namespace) -> Run:
 def _instantiated(parser: ArgumentParser, options: Namespace) -> Namespace:
     """The options with the objects in them made, such as the Trainer's own callbacks."""
     try:
-        return parser.instantiate_classes(options)
+        made: Namespace = parser.instantiate_classes(options)
     except (ValueError, TypeError) as error:
         raise ArgumentError(str(error)) from error
+    return made

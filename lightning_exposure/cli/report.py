@@ -12,7 +12,7 @@ from lightning_exposure.report import MissingExtraError, RunRecord, write_report
 
 def make_parser() -> Parser:
     """What can be asked for."""
-    parser = Parser("report", "Write what a run measured (its exposure.json) as one page of HTML that needs no network.")
+    parser = Parser("report", "Write what a run measured (its exposure.json) as one page of HTML.")
     parser.add_argument("run_dir", metavar="RUN_DIR", help="the directory of the run")
     parser.add_argument("--output", metavar="FILE", help="the page (default: report.html in the directory of the run)")
     return parser

@@ -121,8 +121,8 @@ def _read_checkpoint(path: Path) -> LanguageModel:
         raise
     except Exception as error:  # a broken file fails in as many ways as there are places to break it
         raise ManifestError(
-            f"{path}: not a checkpoint of a LanguageModel ({type(error).__name__}: {_first_line(error)}); give one that "
-            "'lightning-exposure fit' wrote."
+            f"{path}: not a checkpoint of a LanguageModel ({type(error).__name__}: {_first_line(error)}); give one "
+            "that 'lightning-exposure fit' wrote."
         ) from error
     return model
 

@@ -68,6 +68,8 @@ class EpochTable(Callback):
             now = history[-1]
             losses = ["-" if loss is None else f"{loss:.3f}" for loss in (now.train_loss, now.val_loss)]
             self._row([f"{now.epoch}", *losses, *self._cells(now.estimates)])
+        # Until the next epoch begins; if there is none, this is what goes on.
+        self._progress.reset(self._task, total=None, description="attacking")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """No bar any more."""

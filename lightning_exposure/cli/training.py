@@ -5,13 +5,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from lightning_exposure import __version__
 from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
@@ -113,7 +113,7 @@ class Run:
             raise ArgumentError(f"trainer: {error}") from error
 
     def _record(self) -> RunRecord:
-        versions = {"lightning-exposure": __version__, "lightning": pl.__version__, "torch": torch.__version__}
+        versions = {"lightning-exposure": __version__, **{name: version(name) for name in ("lightning", "torch")}}
         settings = {
             **self.settings,
             "parameters": self.parameters,

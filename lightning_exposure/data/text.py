@@ -77,7 +77,7 @@ class TextData(_Base):
         seed: int = 0,
         num_workers: int = 0,
         whole_canaries: bool = False,
-        vocab_size: int | None = None,
+        words: int | None = None,
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
@@ -86,8 +86,8 @@ class TextData(_Base):
             raise ArgumentError(f"level={level!r}: expected 'char' or 'word'.")
         if not isinstance(val_fraction, int | float) or not 0 <= val_fraction < 1:
             raise ArgumentError(f"val_fraction={val_fraction!r}: expected a number of at least 0 and below 1.")
-        if vocab_size is not None and level != "word":
-            raise ArgumentError(f"vocab_size={vocab_size!r}: expected None with level={level!r}; it is for words only.")
+        if words is not None and level != "word":
+            raise ArgumentError(f"words={words!r}: expected None with level={level!r}; it is for words only.")
         settings = {
             "level": level,
             "window": whole_number(window, "window", minimum=1),
@@ -96,7 +96,7 @@ class TextData(_Base):
             "seed": whole_number(seed, "seed", minimum=0),
             "num_workers": whole_number(num_workers, "num_workers", minimum=0),
             "whole_canaries": bool(whole_canaries),
-            "vocab_size": None if vocab_size is None else whole_number(vocab_size, "vocab_size", minimum=1),
+            "words": None if words is None else whole_number(words, "words", minimum=1),
             "shuffle": bool(shuffle),
             "drop_last": bool(drop_last),
         }
@@ -137,7 +137,7 @@ class TextData(_Base):
         if self.hparams["level"] == "char":
             return CharTokenizer.from_text(*texts, *secrets, *canaries.texts, " ")
         needed = WordTokenizer.from_text("\n", *secrets, *canaries.texts).vocabulary
-        size = self.hparams["vocab_size"]
+        size = self.hparams["words"]
         words = WordTokenizer.from_text(*texts, size=size, unknown=size is not None)
         return WordTokenizer([*words.vocabulary, *needed], unknown=size is not None)
 
@@ -220,7 +220,7 @@ class TextDataModule(TextData, pl.LightningDataModule):
         seed: Where the places of the canaries and the order of the windows come from.
         num_workers: How many processes load batches.
         whole_canaries: Never let a window cut a canary.
-        vocab_size: For words: keep this many of the most frequent ones, besides those of the canaries; any other
+        words: With level="word": keep this many of the most frequent ones, besides those of the canaries; any other
             becomes `<unk>`. None: keep all.
         shuffle: Whether the training windows come in random order.
         drop_last: Whether to leave out the last training batch if it is not full.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -180,7 +181,8 @@ def measure_exposure(
         >>> estimate.method, 0 <= estimate.bits <= tree.bits
         ('exact', True)
     """
-    _check(tree, secrets, method, budget, samples, confidence)
+    check_measurement(method, budget, samples, confidence)
+    _check_secrets(tree, secrets)
     distinct = list(dict.fromkeys(secrets))
     if not distinct:
         return []
@@ -208,9 +210,12 @@ def measure_exposure(
     return [found[secret] for secret in secrets]
 
 
-def _check(tree: SecretTree, secrets: Sequence[str], method: str, budget: int, samples: int, confidence: float) -> None:
-    if isinstance(secrets, str):
-        raise ArgumentError(f"secrets is the text {secrets!r}; expected a list of texts: [{secrets!r}].")
+def check_measurement(method: str, budget: int, samples: int, confidence: float) -> None:
+    """Refuse arguments that no measurement can work with.
+
+    Raises:
+        ArgumentError: Names the argument.
+    """
     if method not in METHODS:
         raise ArgumentError(f"method is {method!r}; expected one of {', '.join(map(repr, METHODS))}.")
     if budget < 1:
@@ -218,6 +223,11 @@ def _check(tree: SecretTree, secrets: Sequence[str], method: str, budget: int, s
     if samples < 1:
         raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
     check_confidence(confidence)
+
+
+def _check_secrets(tree: SecretTree, secrets: Sequence[str]) -> None:
+    if isinstance(secrets, str):
+        raise ArgumentError(f"secrets is the text {secrets!r}; expected a list of texts: [{secrets!r}].")
     if tree.bits > _LARGEST_BITS:
         raise ArgumentError(
             f"tree has 2^{tree.bits:.0f} secrets; ranks can be measured up to 2^{_LARGEST_BITS}. Use fewer blanks."
@@ -248,8 +258,11 @@ def _bound(case: _Case) -> float:
 def _from_walks(case: _Case, walks: DistinctWalks) -> list[ExposureEstimate]:
     """Ranks from a weighted sample: the secret itself is counted exactly, only the others are estimated."""
     own = dict(PathFinder(case.paths).find(walks.paths))
-    own_inclusion = walks.inclusion_of(log_weights(case.tree, case.paths, bound=_bound(case), memory=case.memory))
     expansions = case.expansions + walks.expansions
+    own_inclusion = np.ones(len(case.costs))
+    if not walks.complete:
+        weights = log_weights(case.tree, case.paths, bound=_bound(case), memory=case.memory)
+        own_inclusion = walks.inclusion_of(weights)
     estimates = []
     for i, cost in enumerate(case.costs):
         cheaper = walks.costs <= cost + case.tree.tie
@@ -261,8 +274,8 @@ def _from_walks(case: _Case, walks: DistinctWalks) -> list[ExposureEstimate]:
             continue
         others = float((1.0 / inclusion).sum())
         variance = float(((1.0 - inclusion) / inclusion**2).sum())
-        # Of all that count the secret itself is the costliest, so about the likeliest to be missed.
-        heaviest = math.sqrt(1.0 - own_inclusion[i]) / own_inclusion[i]
+        missed = min(own_inclusion[i], walks.least_inclusion(float(cost)), inclusion.min(initial=1.0))
+        heaviest = math.sqrt(1.0 - missed) / missed
         low, high = weighted_count_interval(others, variance, heaviest, case.confidence)
         # What was found is certain; and no rank is above |R|.
         interval = (1.0 + max(low, len(inclusion)), min(float(case.tree.size), 1.0 + high))
@@ -322,8 +335,9 @@ def _skew_normal(case: _Case) -> list[ExposureEstimate]:
     errors = fit.standard_errors(case.costs, sample.costs)
     estimates = []
     for i, (bits, error) in enumerate(zip(fit.exposure(case.costs), errors, strict=True)):
-        rank = 2.0 ** (case.tree.bits - float(bits))
-        margin = normal_margin(float(error), case.confidence)
+        rank = max(sys.float_info.min, 2.0 ** (case.tree.bits - float(bits)))
+        # An error that cannot be computed says nothing is known: as wide as the whole scale, never as narrow as 0.
+        margin = normal_margin(float(error), case.confidence) if math.isfinite(error) else case.tree.bits
         estimates.append(
             replace(
                 case.estimate(i, "skewnormal", rank, None, case.expansions + sample.expansions),

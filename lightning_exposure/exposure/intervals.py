@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from scipy import stats
 
 from lightning_exposure.errors import ArgumentError
@@ -24,7 +22,7 @@ def weighted_count_interval(total: float, variance: float, heaviest: float, conf
 
     Each weight stands for so many things of which one was found. The sum is treated as a gamma variable of the same
     mean and variance; for the upper end one more find of the heaviest kind is added, so that an empty sum still
-    tells how much may have been missed. Conservative: it covers at least as often as it says.
+    tells how much may have been missed. Conservative if no find could have been heavier than `heaviest`.
 
     Args:
         total: The sum of the weights, or 0 if nothing was found.
@@ -65,4 +63,4 @@ def proportion_interval(hits: int, trials: int, confidence: float) -> tuple[floa
 
 def normal_margin(standard_error: float, confidence: float) -> float:
     """Half the width of a normal interval."""
-    return float(stats.norm.ppf(0.5 + confidence / 2.0)) * standard_error if math.isfinite(standard_error) else 0.0
+    return float(stats.norm.ppf(0.5 + confidence / 2.0)) * standard_error

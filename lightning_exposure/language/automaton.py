@@ -58,6 +58,7 @@ class TokenAutomaton:
         accepting: For each place, whether a secret is complete there.
         open: For each place, whether tokens may follow.
         depth: The largest number of tokens from the start to a complete secret.
+        shortest: The smallest number of tokens from the start to a complete secret.
         one_path_per_text: Whether no text can be spelt in two ways, so that every path is the canonical one.
     """
 
@@ -76,7 +77,7 @@ class TokenAutomaton:
         self.targets = [np.array([target for _, target in row], dtype=np.int64) for row in edges]
         self.accepting: NDArray[np.bool_] = np.array([acceptor.accepting(state) for state in number], dtype=bool)
         self.open: NDArray[np.bool_] = np.array([len(row) > 0 for row in edges], dtype=bool)
-        self.depth = _longest_path(self.targets)
+        self.depth, self.shortest = _path_lengths(self.targets, self.accepting)
 
     def __len__(self) -> int:
         """The number of places; 0 if no secret can be spelt at all."""
@@ -154,11 +155,13 @@ def _complete(acceptor: CharacterAutomaton, edges: dict[int, list[tuple[int, int
     return kept
 
 
-def _longest_path(targets: list[NDArray[np.int64]]) -> int:
-    """The longest way from the first place (a finite format has no cycles)."""
-    depth = 0
+def _path_lengths(targets: list[NDArray[np.int64]], accepting: NDArray[np.bool_]) -> tuple[int, int]:
+    """The longest and the shortest way from the first place to a complete secret (a finite format has no cycles)."""
+    longest, shortest = 0, None
     level: set[int] = {0} if targets else set()
     while level:
         level = {int(target) for place in level for target in targets[place]}
-        depth += bool(level)
-    return depth
+        longest += bool(level)
+        if shortest is None and any(accepting[place] for place in level):
+            shortest = longest
+    return longest, shortest or 0

@@ -50,10 +50,10 @@ class Spelling:
         self._tokenizer = tokenizer
         trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
         spelt = [_encode(tokenizer, text, format) for text in trials]
-        self.root = _shared_root(format, tokenizer, spelt)
-        self.root_text = tokenizer.decode(self.root)
         self.known = format.prompt
-        self._pieces = _pieces(tokenizer, self.root[-1])
+        self._pieces = _pieces(tokenizer, spelt[0][0])
+        self.root = _shared_root(format, tokenizer, spelt, self._pieces)
+        self.root_text = tokenizer.decode(self.root)
         self._lengths = np.array([len(piece or "") for piece in self._pieces], dtype=np.int64)
         self.automaton = self._automaton()
         self.paths(trials)
@@ -103,6 +103,8 @@ class Spelling:
             SecretError: None does; names the first character that does not fit.
         """
         _check_beginning(self._format, known)
+        if not (known.startswith(self.known) or self.known.startswith(known)):
+            raise SecretError(f"known is {known!r}, but the tree holds only secrets that begin with {self.known!r}.")
         part = copy(self)
         part.known = known if len(known) > len(self.known) else self.known
         part.automaton = part._automaton()
@@ -175,7 +177,9 @@ def _encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
         ) from error
 
 
-def _shared_root(format: SecretFormat, tokenizer: Tokenizer, spelt: list[list[int]]) -> list[int]:
+def _shared_root(
+    format: SecretFormat, tokenizer: Tokenizer, spelt: list[list[int]], pieces: list[str | None]
+) -> list[int]:
     """The longest run of tokens that all secrets begin with and that lies within the prompt."""
     shared = min(spelt, key=len)[:-1]  # no secret may be the root itself
     for tokens in spelt:
@@ -183,7 +187,7 @@ def _shared_root(format: SecretFormat, tokenizer: Tokenizer, spelt: list[list[in
         while same < len(shared) and tokens[same] == shared[same]:
             same += 1
         shared = shared[:same]
-    while shared and not format.prompt.startswith(tokenizer.decode(shared)):
+    while shared and not _ends_at_a_boundary(format, tokenizer.decode(shared), pieces):
         shared = shared[:-1]
     if not shared:
         raise TokenizerError(
@@ -192,6 +196,23 @@ def _shared_root(format: SecretFormat, tokenizer: Tokenizer, spelt: list[list[in
             "comes before the secret in the training data."
         )
     return shared
+
+
+def _ends_at_a_boundary(format: SecretFormat, root: str, pieces: list[str | None]) -> bool:
+    """Whether a root lies within the prompt, and no token could reach over its end in any secret.
+
+    The secrets that were tried may not show such a token: it may occur in a few of the many others only.
+    """
+    acceptor = format.acceptor()
+    state = acceptor.walk(root) if format.prompt.startswith(root) else None
+    if state is None:
+        return False
+    return not any(
+        root.endswith(piece[:cut]) and acceptor.walk(piece[cut:], state) is not None
+        for piece in pieces
+        if piece
+        for cut in range(1, len(piece))
+    )
 
 
 def _pieces(tokenizer: Tokenizer, anchor: int) -> list[str | None]:

@@ -43,6 +43,7 @@ class StatelessAdapter:
             raise ArgumentError(f"context is {context!r}; expected a number of tokens of at least 1, or None for all.")
         self._module = module
         self._context = context
+        self._vocabulary: int | None = None
 
     @property
     def module(self) -> nn.Module:
@@ -102,10 +103,9 @@ class StatelessAdapter:
 
     def _read_equal(self, ids: Tensor) -> Tensor:
         """The last logits of rows of one length, in as many calls as keep the logits of a call small."""
-        first = self._last_logits(ids[:1])
-        if len(ids) == 1:
-            return first
-        rows = max(1, _LOGITS_AT_ONCE // (ids.shape[1] * first.shape[-1]))
+        if self._vocabulary is None:  # one row tells
+            self._vocabulary = self._last_logits(ids[:1]).shape[-1]
+        rows = max(1, _LOGITS_AT_ONCE // (ids.shape[1] * self._vocabulary))
         return torch.cat([self._last_logits(part) for part in torch.split(ids, rows)])
 
     def _last_logits(self, ids: Tensor) -> Tensor:

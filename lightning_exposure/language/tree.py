@@ -178,7 +178,7 @@ class SecretTree:
     def starting_with(self, known: str) -> SecretTree:
         """The part of the tree whose secrets begin with a known text: what an attacker sees who knows that much.
 
-        The known text costs nothing, as the prompt does.
+        What is known costs nothing, as the prompt does, up to the last token that is spelt in one way only.
 
         Args:
             known: The prompt and the first characters of the secret.
@@ -264,6 +264,8 @@ class SecretTree:
                 f"the model gave logits of shape {tuple(logits.shape)} for {rows} rows; expected ({rows}, at least "
                 f"{self.tokenizer.vocab_size}), the tokenizer's vocabulary. Model and tokenizer must belong together."
             )
+        if logits.device.type == "mps":  # it has no float64, in which costs are added up
+            logits = logits.cpu()
         logits = logits.detach()  # a forward that returns a parameter is not stopped by no_grad
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 

@@ -28,7 +28,7 @@ def beam(
         tree: What to search.
         top_k: How many secrets.
         width: How many nodes are kept at each level.
-        memory: The limit for model states, in bytes.
+        memory: The limit for the states of one batch, in bytes; besides, those of `width` nodes are kept.
         progress: Called after each level.
     """
     for name, value in {"top_k": top_k, "width": width}.items():

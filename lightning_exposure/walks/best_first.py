@@ -92,7 +92,7 @@ def best_first(
                 ended_by = "expansions"
             elif time.monotonic() > deadline:
                 ended_by = "seconds"
-            elif search.frontier.nbytes > memory:
+            elif search.bytes_without_states > memory:
                 ended_by = "memory"
             if ended_by != "proof":
                 break
@@ -120,6 +120,11 @@ class _Search:
         self.expansions = 0
         self._batches = 0
         self._first_leaf_batch = 0
+
+    @property
+    def bytes_without_states(self) -> int:
+        """What cannot be given up: the open nodes, and the way back from each to the root."""
+        return self.frontier.nbytes + self._expanded.nbytes + self._pool.index_bytes
 
     @property
     def doubled(self) -> bool:
@@ -172,8 +177,9 @@ class _Search:
         opened["place"], opened["parent"] = children.places[growing], numbers[children.parents[growing]]
         self.frontier.push(opened)
         waiting = np.bincount(children.parents[growing], minlength=len(numbers))
-        room = self._memory - self.frontier.nbytes - self._pool.nbytes
-        self._pool.add(children.state, numbers, waiting, room)
+        room = self._memory - self.bytes_without_states
+        self._pool.shrink_to(room)
+        self._pool.add(children.state, numbers, waiting, room - self._pool.nbytes)
 
 
 def _nodes(tree: SecretTree, chosen: OpenNodes, paths: NDArray[np.int32], state: object | None) -> Nodes:
@@ -192,6 +198,10 @@ class _ExpandedNodes:
         self._tokens = np.empty(1024, dtype=np.int32)
         self._depths = np.empty(1024, dtype=np.int16)
         self._count = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in (self._parents, self._tokens, self._depths))
 
     def add_root(self) -> NDArray[np.int64]:
         self._depths[0] = 0

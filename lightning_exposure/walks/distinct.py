@@ -34,6 +34,7 @@ Floats = NDArray[np.float64]
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, math.inf)
 """Weights are the mean of the model's distributions at these temperatures; infinity is uniform over the children."""
 
+_INVERSE = 1.0 / np.array(TEMPERATURES)
 _LN2 = math.log(2.0)
 
 
@@ -43,6 +44,34 @@ class Level:
 
     costs: Floats
     inclusion: Floats
+
+
+@dataclass(frozen=True)
+class WeightFloor:
+    """The smallest weight that a secret can have, as far as the nodes that were seen tell.
+
+    Attributes:
+        masses: For each level and temperature, the largest log of what the probabilities of all tokens that fit, raised
+            to the inverse temperature, add up to `(levels, temperatures)`.
+        shortest: How many tokens the shortest secret has.
+        halvings: The largest number of times that a weight is halved because a secret goes on after another one ends.
+    """
+
+    masses: Floats
+    shortest: int
+    halvings: int
+
+    def log_weight(self, cost: float) -> float:
+        """The natural logarithm of a lower limit of the weight of the secrets that cost at most so many bits.
+
+        At inverse temperature b a path of that cost has a probability of at least `2 ** (-b * cost)` over the product
+        of the masses that it shares with its siblings; the mixture has at least its part of the best of them.
+        """
+        # Longer secrets than the shortest may skip the levels behind it: a mass below 1 must not help them there.
+        masses = self.masses[np.isfinite(self.masses).all(axis=1)]  # at the last level nothing may have been left
+        masses[self.shortest :] = np.maximum(masses[self.shortest :], 0.0)
+        by_temperature = -_INVERSE * cost * _LN2 - masses.sum(axis=0)
+        return float(by_temperature.max()) - self.halvings * _LN2 - math.log(len(TEMPERATURES))
 
 
 @dataclass(frozen=True)
@@ -56,6 +85,7 @@ class DistinctWalks:
         threshold: The key that a secret needed to be in the sample; -inf if all secrets within the bound are in it.
         levels: What was kept at each level, for estimates of how large the tree is.
         expansions: How many nodes the model read.
+        floor: The smallest weights that the levels leave to a secret.
     """
 
     paths: NDArray[np.int32]
@@ -64,6 +94,7 @@ class DistinctWalks:
     threshold: float
     levels: list[Level]
     expansions: int
+    floor: WeightFloor
 
     @property
     def complete(self) -> bool:
@@ -73,6 +104,13 @@ class DistinctWalks:
     def inclusion_of(self, log_weights: Floats) -> Floats:
         """The probability to be in the sample, of secrets of the given weights (see `log_weights`)."""
         return _inclusion(log_weights, self.threshold)
+
+    def least_inclusion(self, cost: float) -> float:
+        """About the smallest inclusion probability of a secret that costs at most so many bits.
+
+        It tells how many secrets one that was missed may stand for.
+        """
+        return float(_inclusion(np.array([self.floor.log_weight(cost)]), self.threshold)[0])
 
     def expected_expansions(self, bound: float) -> float:
         """An unbiased estimate of how many nodes cost at most `bound`: what an exact count up to it would expand."""
@@ -151,6 +189,7 @@ def distinct_walks(
         threshold=threshold,
         levels=levels,
         expansions=expander.expansions,
+        floor=expander.floor(),
     )
 
 
@@ -163,16 +202,36 @@ class _Expander:
         # One level's states, the next level's, and the selection in between.
         self._states_fit = 3 * samples * tree.row_bytes() <= memory
         self._blocks: list[Children] = []
+        self._masses: list[Floats] = []
         self.expansions = 0
 
     def root(self) -> Children:
         self.expansions = 1
         self._blocks = [self._tree.root(self._bound)]
+        self._begin_level()
+        self._note(self._blocks[0])
         return self._blocks[0]
+
+    def floor(self) -> WeightFloor:
+        """The smallest weights that the levels leave to a secret."""
+        automaton = self._tree.automaton
+        halvings = int((automaton.accepting & automaton.open).sum())
+        return WeightFloor(np.stack(self._masses), automaton.shortest, halvings)
+
+    def _begin_level(self) -> None:
+        self._masses.append(np.full(len(TEMPERATURES), -math.inf))
+
+    def _note(self, children: Children) -> None:
+        """Keep the largest masses of this level."""
+        first, _ = _families(children.parents)
+        if len(first):
+            masses = np.logaddexp.reduceat(_tempered(children), first, axis=0)
+            self._masses[-1] = np.maximum(self._masses[-1], masses.max(axis=0))
 
     def grow(self, nodes: _Pool) -> Iterator[tuple[Children, _Pool]]:
         """The children of nodes, batch by batch, with the nodes of the batch."""
         before, self._blocks = self._blocks, []
+        self._begin_level()
         for block in np.unique(nodes.block):
             of_block = nodes.take(nodes.block == block)
             for start in range(0, len(of_block), self._rows):
@@ -183,6 +242,7 @@ class _Expander:
                     batch = self._tree.revive(part.paths, part.places, part.costs)
                 children = self._tree.expand(batch, self._bound)
                 self.expansions += len(part)
+                self._note(children)
                 if self._states_fit:
                     self._blocks.append(children)
                 yield children, part
@@ -250,9 +310,15 @@ def _mixed(components: Floats) -> Floats:
     return result
 
 
+def _tempered(children: Children) -> Floats:
+    """The log probability of each child's token, divided by each temperature `(children, temperatures)`."""
+    result: Floats = -children.edges[:, None] * _LN2 * _INVERSE
+    return result
+
+
 def _log_choices(children: Children) -> Floats:
     """The log probability of each child among its siblings at each temperature `(children, temperatures)`."""
-    nats = np.stack([-children.edges * _LN2 / temperature for temperature in TEMPERATURES], axis=1)
+    nats = _tempered(children)
     first, of = _families(children.parents)
     if not len(first):
         return nats

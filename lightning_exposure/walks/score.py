@@ -115,4 +115,7 @@ def _follow_together(
 def _find(children: Children, parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> NDArray[np.intp]:
     """The position of each (parent, token) among children, which stand in the order of their parents and tokens."""
     stride = int(max(children.tokens.max(), tokens.max())) + 1
-    return np.searchsorted(children.parents * stride + children.tokens, parents * stride + tokens)
+    keys, wanted = children.parents * stride + children.tokens, parents * stride + tokens
+    found = np.searchsorted(keys, wanted)
+    assert (keys[np.minimum(found, len(keys) - 1)] == wanted).all(), "a path leaves the tree, or is beyond the bound"
+    return found

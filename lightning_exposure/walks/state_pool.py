@@ -65,6 +65,16 @@ class StatePool:
         self._store(state, owners[wanted])
         self._put_small_ones_together()
 
+    @property
+    def index_bytes(self) -> int:
+        """The memory of what tells where each state is."""
+        return self._block_of.nbytes + self._row_of.nbytes + self._waiting.nbytes
+
+    def shrink_to(self, size: int) -> None:
+        """Give up the newest blocks until the states take no more than so many bytes."""
+        while self._blocks and self.nbytes > size:
+            self._remove(max(self._blocks))
+
     def gather(self, owners: NDArray[np.int64]) -> tuple[State | None, NDArray[np.intp]]:
         """The states of those owners that are kept, in one batch, and their positions in what was asked for."""
         kept = np.flatnonzero(self._block_of[owners] >= 0)

@@ -138,6 +138,47 @@ class TestWhatIsLogged:
         assert any("extraction" in tag for tag in events.Tags()["tensors"])
 
 
+class TestOftenMissed:
+    def test_a_second_fit_begins_a_new_history(self, tmp_path: Path) -> None:
+        callback = ExposureCallback(CANARIES, CHARS)
+        fit(tmp_path, callback, max_epochs=2)
+        first = callback.history
+        other = Model(width=16)
+        fit(tmp_path, callback, max_epochs=2, model=other)
+        assert len(callback.history) == 2
+        assert callback.history != first
+        by_hand = measure_exposure(SecretTree(other, PIN, CHARS), list(CANARIES.texts))
+        assert [estimate.bits for estimate in callback.history[-1].estimates.values()] == [e.bits for e in by_hand]
+
+    def test_a_trial_run_leaves_the_settings_alone(self, tmp_path: Path) -> None:
+        callback = ExposureCallback(CANARIES, CHARS, method="exact", budget=10**6)
+        attack = ExtractionCallback(CANARIES, CHARS, verbose=False)
+        fit(tmp_path, callback, attack, fast_dev_run=True)
+        fit(tmp_path, callback, attack, max_epochs=1)
+        assert callback.settings["budget"] == 10**6
+        assert callback.history[-1].estimates[OFTEN].method == "exact"
+        assert attack.extractions[PIN.name].settings["budget"] == 1_000_000
+
+    def test_monitors_find_something_before_the_first_measurement(self, tmp_path: Path) -> None:
+        stopping = EarlyStopping("exposure/mean", mode="max", patience=10)
+        callback = ExposureCallback(CANARIES, CHARS, every_n_epochs=2)
+        run = fit(tmp_path, callback, stopping, validate=True, max_epochs=3, val_check_interval=4)
+        assert run.current_epoch == 3
+        assert [measurement.epoch for measurement in callback.history] == [2]
+
+    def test_steps_of_several_batches_are_measured_once(self, tmp_path: Path) -> None:
+        callback = ExposureCallback(CANARIES, CHARS, every_n_steps=1)
+        run = fit(tmp_path, callback, validate=True, max_epochs=1, accumulate_grad_batches=3)
+        assert [measurement.step for measurement in callback.history] == list(range(1, run.global_step + 1))
+
+    def test_the_same_canaries_measured_in_two_ways(self, tmp_path: Path) -> None:
+        one, two = (ExposureCallback(CANARIES, CHARS, method=method) for method in ("exact", "importance"))
+        attacks = [ExtractionCallback(CANARIES, CHARS, name, verbose=False) for name in ("beam", "shortest_path")]
+        run = fit(tmp_path, one, two, *attacks, max_epochs=1, logger=CSVLogger(tmp_path))
+        assert {"exposure/mean", "exposure_2/mean"} <= run.callback_metrics.keys()
+        assert [attack.name for attack in attacks] == ["extraction", "extraction_2"]
+
+
 class TestResuming:
     @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty:UserWarning")
     def test_a_resumed_run_continues_the_history(self, tmp_path: Path) -> None:
@@ -296,6 +337,26 @@ class TestBadInput:
     def test_arguments_out_of_range(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ArgumentError, match=message):
             ExposureCallback(CANARIES, CHARS, **options)
+
+    @pytest.mark.parametrize(
+        "options", [{"budget": 0}, {"top_k": 0}, {"stop": "never"}, {"algorithm": "beam", "width": 0}]
+    )
+    def test_values_the_attack_cannot_take_show_before_training(self, tmp_path: Path, options: dict[str, Any]) -> None:
+        model = Model()
+        before = model.out.weight.clone()
+        with pytest.raises(ArgumentError, match=r" is (0|'never')"):
+            fit(tmp_path, ExtractionCallback(CANARIES, CHARS, **options), model=model)
+        assert torch.equal(before, model.out.weight)
+
+    def test_a_tokenizer_larger_than_the_model_shows_before_training(self, tmp_path: Path) -> None:
+        large = CharTokenizer([*CHARS.vocabulary, "X", "Y"])
+        with pytest.raises(ModelError, match="Model and tokenizer must belong together"):
+            fit(tmp_path, ExposureCallback(CANARIES, large, baseline=False))
+
+    def test_two_formats_with_one_name(self) -> None:
+        formats = [PIN, SecretFormat("my pin is ##")]
+        with pytest.raises(ArgumentError, match="2 formats with the name 'my-pin-is'"):
+            ExposureCallback(CanarySet.draw(formats, repetitions=[1], seed=0), CHARS)
 
     def test_settings_the_attack_does_not_have(self) -> None:
         with pytest.raises(ArgumentError, match="'shortest_path' has no setting 'width'"):

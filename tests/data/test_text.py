@@ -148,7 +148,7 @@ def test_a_word_level_corpus() -> None:
         assert {"red", "green", "blue", "one", "two"} <= set(data.tokenizer.vocabulary)
         inside = {canary.id: sum(text.count(canary.text) for text in windows(data)) for canary in canaries}
         assert (inside == {canary.id: canary.repetitions for canary in canaries}) or not whole
-    small = made(TEXT, level="word", canaries=canaries, window=7, vocab_size=3)
+    small = made(TEXT, level="word", canaries=canaries, window=7, words=3)
     assert "<unk>" in small.tokenizer.vocabulary
     assert "blue" in small.tokenizer.vocabulary
     assert "striking" not in small.tokenizer.vocabulary
@@ -220,7 +220,7 @@ def test_wrong_arguments_are_named() -> None:
         ({"window": 0}, "window=0: expected an integer of at least 1"),
         ({"batch_size": 1.5}, "batch_size=1.5: expected an integer"),
         ({"val_fraction": 1}, "val_fraction=1: expected a number of at least 0 and below 1"),
-        ({"vocab_size": 9}, "vocab_size=9: expected None with level='char'"),
+        ({"words": 9}, "words=9: expected None with level='char'"),
         ({"text_or_path": 3}, "text_or_path=3: expected a text or a path, got int"),
     ]:
         with pytest.raises(ArgumentError, match=message):

@@ -18,6 +18,7 @@ from lightning_exposure.errors import ArgumentError, ManifestError, SecretError
 from lightning_exposure.language import CharTokenizer
 from lightning_exposure.language.paths import tokens_of
 from lightning_exposure.walks import enumerate_leaves, model_walks, score
+from lightning_exposure.walks.best_first import _Search
 from tests.cases import CASES, CHARACTERS, Case
 from tests.toys import Constant, MergingTokenizer, Recurrent, Stateless, sharpened
 
@@ -309,3 +310,42 @@ def test_an_extraction_survives_json(tmp_path: Path) -> None:
 def test_bad_arguments_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         extract(CASES[0].tree(), **options)
+
+
+def test_tokens_that_the_model_masks_out_are_not_the_cheapest() -> None:
+    model = Constant(CHARS.vocab_size)
+    with torch.no_grad():
+        model.logits[CHARS.encode("7")[0]] = torch.finfo(torch.float32).min
+    result = extract(SecretTree(model, SecretFormat("pin ####"), CHARS), top_k=3)
+    assert "7" not in "".join(candidate.text for candidate in result.candidates)
+    assert result.candidates[0].bits < 100
+
+
+def test_a_token_over_the_end_of_the_prompt_that_few_secrets_have() -> None:
+    """Only one of 10,000 secrets is spelt with it: the root must leave room for it all the same."""
+    tokenizer = MergingTokenizer(CHARACTERS, [" 1237"])
+    tree = SecretTree(sharpened(Recurrent(tokenizer.vocab_size), 0), SecretFormat("pin is ####"), tokenizer)
+    assert tree.spelling.root_text == "pin is"
+    assert tokens_of(tree.paths(["pin is 1237"])[0]) == tokenizer.encode(" 1237")
+    assert sum(len(leaves.costs) for leaves in enumerate_leaves(tree)) == 10_000
+
+
+def test_a_known_beginning_of_a_known_beginning() -> None:
+    part = CASES[0].tree().starting_with("my pin is 1")
+    assert extract(part, known="my pin is 12").candidates[0].text.startswith("my pin is 12")
+    with pytest.raises(SecretError, match="holds only secrets that begin with 'my pin is 1'"):
+        extract(part, known="my pin is 2")
+
+
+@pytest.mark.parametrize("limit", [300_000, 1_000_000])
+def test_states_and_open_nodes_together_stay_within_the_limit(limit: int) -> None:
+    """What the search itself counts; the peak of a whole process is in the benchmarks."""
+    torch.manual_seed(1)
+    tree = SecretTree(Recurrent(CHARS.vocab_size).eval(), SecretFormat("n " + "#" * 9), CHARS)
+    search = _Search(tree, 1, limit, 64)
+    search.begin()
+    while search.bytes_without_states <= limit and search.expansions < 20_000:
+        search.expand_batch(10**9)
+        held = search._pool.nbytes
+        assert held == 0 or held + search.bytes_without_states <= 1.1 * limit
+    assert search.expansions > 500

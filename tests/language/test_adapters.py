@@ -130,3 +130,27 @@ def test_rows_of_different_lengths_are_read_as_if_alone() -> None:
         torch.testing.assert_close(logits[row], model(torch.tensor([tokens]))[0, -1])
     logits, _ = adapter.step(adapter.select(after, torch.tensor([1, 1])), torch.tensor([2, 3]))
     torch.testing.assert_close(logits[1], model(torch.tensor([[4, 8, 3]]))[0, -1])
+
+
+@pytest.mark.parametrize(("model", "adapter"), [(Recurrent, RecurrentAdapter), (ForgetsItsState, None)])
+def test_an_untrained_head_does_not_hide_the_state(model: type[Recurrent], adapter: type | None) -> None:
+    """With a head of zeros the logits are the same whatever was read; the states are not."""
+    module = model(SIZE)
+    with torch.no_grad():
+        module.out.weight.zero_()
+        module.out.bias.zero_()
+    if adapter is None:
+        with pytest.raises(ModelError, match="reading a string in two parts"):
+            step_model(module)
+    else:
+        assert isinstance(step_model(module), adapter)
+
+
+def test_a_step_model_that_is_a_module_is_used_as_it_is() -> None:
+    class Own(StatelessAdapter, nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            StatelessAdapter.__init__(self, Stateless(SIZE))
+
+    own = Own()
+    assert step_model(own) is own

@@ -1,0 +1,134 @@
+"""`fit`: what a run leaves behind, and that a configuration repeats it."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lightning_exposure import CanarySet
+from lightning_exposure.cli.runs import load_model
+from lightning_exposure.report import MissingExtraError, RunRecord
+from tests.cli.conftest import TINY, Run
+from tests.cli.test_program import assert_error
+
+
+def test_a_run_leaves_everything(run_dir: Path) -> None:
+    assert {path.name for path in run_dir.iterdir()} == {
+        "canaries.json",
+        "config.yaml",
+        "exposure.json",
+        "hparams.yaml",
+        "metrics.csv",
+        "model.ckpt",
+        "report.html",
+        "tokenizer.json",
+    }
+    record = RunRecord.load(run_dir)
+    assert record.canaries == CanarySet.load(run_dir / "canaries.json")
+    assert [measurement.epoch for measurement in record.history] == [1, 2, 3, 4]
+    assert set(record.baseline) == {"pin-1x", "pin-30x"}
+    assert record.settings["model"]["hidden_size"] == 48
+    assert record.settings["trainer"]["max_epochs"] == 4
+    assert record.extractions["pin"].optimal
+    with (run_dir / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert any(row["exposure/pin-30x"] for row in rows)
+    assert "<html" in (run_dir / "report.html").read_text(encoding="utf-8")
+    trained = load_model(str(run_dir), None, "cpu")
+    assert trained.model.hparams["vocab_size"] == trained.tokenizer.vocab_size
+
+
+def test_a_run_is_never_overwritten(run: Run, run_dir: Path, tmp_path: Path) -> None:
+    before = (run_dir / "exposure.json").read_bytes()
+    assert_error(run("fit", f"--run_dir={run_dir}"), str(run_dir), "never overwritten")
+    assert_error(run("demo", f"--run_dir={run_dir}"), str(run_dir), "never overwritten")
+    assert (run_dir / "exposure.json").read_bytes() == before
+    file = tmp_path / "file"
+    file.touch()
+    assert_error(run("fit", f"--run_dir={file}"), str(file))
+
+
+def test_what_is_said(run: Run, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--trainer.max_epochs=1", "--exposure.baseline=false", f"--data.text_or_path={text_file}"]
+    code, out, err = run("fit", *TINY, *options)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    (made,) = (tmp_path / "runs").iterdir()
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    assert lines[0] == f"Run directory: {made.relative_to(tmp_path)}"
+    assert lines[2].split() == ["epoch", "train", "val", "pin-1x", "pin-30x"]
+    assert lines[3].startswith("1  ")
+    assert lines[-2] == f"Report: {made.relative_to(tmp_path) / 'report.html'}"
+    assert lines[-1].startswith("Verdict: ")
+
+
+def test_a_configuration_repeats_a_run(run: Run, run_dir: Path, tmp_path: Path) -> None:
+    code, _, err = run("fit", f"--config={run_dir / 'config.yaml'}", f"--run_dir={tmp_path / 'again'}")
+    assert (code, err) == (0, "")
+    first, second = RunRecord.load(run_dir), RunRecord.load(tmp_path / "again")
+    assert first.canaries == second.canaries
+    for one, other in zip(first.history, second.history, strict=True):
+        assert (one.estimates, one.val_loss) == (other.estimates, other.val_loss)
+
+
+def test_print_config(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("fit", "--print_config", "--pattern", "##", "--model.lr", "0.5", "--repetitions", "3")
+    assert (code, err) == (0, "")
+    config = yaml.safe_load(out)
+    # A pattern may look like a comment of YAML.
+    assert (config["pattern"], config["model"]["lr"], config["repetitions"]) == ("##", 0.5, [3])
+    file = tmp_path / "config.yaml"
+    file.write_text(out, encoding="utf-8")
+    assert yaml.safe_load(run("fit", f"--config={file}", "--print_config").out) == config
+
+
+def test_callbacks_and_settings_of_the_attack(run: Run, text_file: Path, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    config: dict[str, Any] = {
+        "pattern": "the code is ##",
+        "extraction": {"algorithm": "beam", "top_k": 2, "settings": {"width": 7}},
+        "trainer": {
+            "max_epochs": 5,
+            "callbacks": [
+                {
+                    "class_path": "lightning.pytorch.callbacks.EarlyStopping",
+                    "init_args": {"monitor": "exposure/max", "mode": "max", "stopping_threshold": 0.0},
+                }
+            ],
+        },
+    }
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    run_dir = tmp_path / "run"
+    code, _, err = run("fit", *TINY[1:], f"--config={file}", f"--data.text_or_path={text_file}", f"--run_dir={run_dir}")
+    assert (code, err) == (0, "")
+    record = RunRecord.load(run_dir)
+    assert len(record.history) == 1, "stopped early"
+    (attack,) = record.extractions.values()
+    assert (attack.algorithm, attack.settings["width"], len(attack.candidates)) == ("beam", 7, 2)
+
+
+def test_many_canaries_share_two_columns(run: Run, text_file: Path, tmp_path: Path) -> None:
+    options = ["--trainer.max_epochs=1", f"--data.text_or_path={text_file}", f"--run_dir={tmp_path / 'run'}"]
+    code, out, _ = run("fit", *TINY, *options, "--repetitions", *range(7))
+    assert code == 0
+    assert out.splitlines()[2].split() == ["epoch", "train", "val", "mean", "max"]
+
+
+def test_without_the_extra_for_reports(
+    run: Run, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> Path:
+        raise MissingExtraError('reports need jinja2; install it with pip install "lightning-exposure[report]".')
+
+    monkeypatch.setattr("lightning_exposure.cli.report.write_report", missing)
+    options = ["--trainer.max_epochs=1", f"--data.text_or_path={text_file}", f"--run_dir={tmp_path / 'run'}"]
+    code, out, err = run("fit", *TINY, *options)
+    assert (code, err) == (0, "")
+    assert 'No report: reports need jinja2; install it with pip install "lightning-exposure[report]"' in out
+    assert f"lightning-exposure report {tmp_path / 'run'}" in out
+    assert_error(run("report", tmp_path / "run"), "pip install")

@@ -1,0 +1,255 @@
+"""`measure`, `extract` and `report`: what is done with a run that exists."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from lightning_exposure import CanarySet, Extraction, SecretFormat, SecretTree, extract, measure_exposure
+from lightning_exposure.cli.runs import load_model
+from lightning_exposure.exposure import PoorFitWarning
+from lightning_exposure.report import RunRecord
+from tests.cli.conftest import Run
+from tests.cli.test_program import assert_error
+
+
+@pytest.fixture
+def canaries(run_dir: Path) -> CanarySet:
+    return CanarySet.load(run_dir / "canaries.json")
+
+
+@pytest.fixture
+def tree(run_dir: Path) -> SecretTree:
+    trained = load_model(str(run_dir / "model.ckpt"), None, "cpu")
+    return trained.tree(SecretFormat.pin())
+
+
+# ---- measure ----------------------------------------------------------------------------------------------------
+
+
+def test_measure_prints_a_line_per_canary(run: Run, run_dir: Path, canaries: CanarySet) -> None:
+    code, out, err = run("measure", run_dir / "model.ckpt")
+    assert (code, err) == (0, "")
+    heading, _, *rows = out.splitlines()
+    assert heading.split()[:4] == ["canary", "secret", "exposure", "interval"]
+    for row, canary in zip(rows, canaries, strict=True):
+        assert row.startswith(canary.id)
+        assert canary.text in row
+        assert row.endswith("exact")
+
+
+def test_measure_says_what_the_training_said(run: Run, run_dir: Path) -> None:
+    record = RunRecord.load(run_dir)
+    found = json.loads(run("measure", run_dir, "--json").out)
+    assert record.final is not None
+    assert {one["canary"]: one["rank"] for one in found} == {
+        name: estimate.rank for name, estimate in record.final.estimates.items()
+    }
+
+
+def test_measure_with_options(run: Run, run_dir: Path, tree: SecretTree, canaries: CanarySet) -> None:
+    options = ["--method=sampling", "--samples=50", "--seed=3", "--confidence=0.8", "--budget=7"]
+    found = json.loads(run("measure", run_dir, "--json", *options).out)
+    wanted = measure_exposure(tree, canaries.texts, "sampling", 7, 50, 3, confidence=0.8)
+    assert [one["bits"] for one in found] == [estimate.bits for estimate in wanted]
+    assert {one["confidence"] for one in found} == {0.8}
+
+
+def test_measure_other_secrets(run: Run, run_dir: Path, canaries: CanarySet, tree: SecretTree) -> None:
+    secret = "my pin is 0000"
+    wanted = measure_exposure(tree, [secret])[0]
+    for options in ([], ["--format=pin"], ["--pattern=my pin is ####"]):
+        found = json.loads(run("measure", run_dir, "--json", *options, "--secret", secret, canaries.texts[0]).out)
+        assert [one["canary"] for one in found] == [None, canaries[0].id]
+        assert found[0]["rank"] == wanted.rank
+    code, out, _ = run("measure", run_dir, "--pattern=the pin is #", "--secret", "the pin is 5")
+    assert code == 0
+    assert out.splitlines()[2].startswith("-       the pin is 5")
+
+
+def test_measure_warns_in_one_line(run: Run, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def warn(fit: object) -> None:
+        warnings.warn("the fit\nis poor", PoorFitWarning, stacklevel=1)
+        warnings.warn("the weather is poor", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr("lightning_exposure.exposure.estimate.warn_if_poor", warn)
+    code, out, err = run("measure", run_dir, "--method=skewnormal")
+    assert (code, err) == (0, "lightning-exposure: warning: the fit is poor\n")
+    assert out.splitlines()[-1].endswith("skewnormal")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--secret", "my pin is 12"], ["my pin is 12"]),
+        (["--format", "pin"], ["--secret"]),
+        (["--method", "exact", "--budget", "1"], ["budget"]),
+        (["--samples", "0", "--method", "importance"], ["samples"]),
+        (["--canaries", "nowhere.json"], ["nowhere.json", "--canaries"]),
+        (["--tokenizer", "nowhere.json"], ["nowhere.json", "--tokenizer"]),
+        (["--device", "abacus"], ["--device abacus"]),
+        (["--secret", "my \u20ac is 1", "--pattern", "my \u20ac is #"], ["\u20ac"]),
+    ],
+    ids=lambda value: " ".join(value[:2]),
+)
+def test_measure_errors(run: Run, run_dir: Path, arguments: list[str], parts: list[str]) -> None:
+    assert_error(run("measure", run_dir, *arguments), *parts)
+
+
+# ---- files that are missing or broken ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(run_dir: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to be broken."""
+    return Path(shutil.copytree(run_dir, tmp_path / "broken"))
+
+
+@pytest.mark.parametrize("command", ["measure", "extract"])
+@pytest.mark.parametrize("name", ["canaries.json", "tokenizer.json", "model.ckpt"])
+def test_a_missing_or_broken_file(run: Run, broken: Path, command: str, name: str) -> None:
+    for content in (b"", b"nonsense", b"[]", b"{}"):
+        (broken / name).write_bytes(content)
+        assert_error(run(command, broken), name)
+    (broken / name).unlink()
+    assert_error(run(command, broken), name, "there is no such file")
+
+
+def test_a_checkpoint_of_something_else(run: Run, broken: Path) -> None:
+    torch.save({"state_dict": {}, "hyper_parameters": {}, "pytorch-lightning_version": "2.5.0"}, broken / "model.ckpt")
+    assert_error(run("measure", broken), "not a checkpoint of a LanguageModel")
+
+
+def test_a_checkpoint_runs_no_code(run: Run, broken: Path) -> None:
+    marker = broken / "marker"
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return Path.touch, (marker,)
+
+    torch.save({"state_dict": Evil()}, broken / "model.ckpt")
+    assert_error(run("measure", broken), "not a checkpoint")
+    assert not marker.exists()
+
+
+def test_secrets_without_canaries(run: Run, broken: Path) -> None:
+    (broken / "canaries.json").unlink()
+    assert run("measure", broken, "--secret", "my pin is 0000", "--format", "pin").code == 0
+    assert run("extract", broken, "--format", "pin").code == 0
+    assert_error(run("measure", broken, "--secret", "my pin is 0000"), "--pattern")
+
+
+def test_several_formats(run: Run, broken: Path) -> None:
+    formats = [SecretFormat.pin(), SecretFormat("the code is #", name="code")]
+    CanarySet.draw(formats, repetitions=[1]).save(broken / "canaries.json")
+    assert len(json.loads(run("measure", broken, "--json").out)) == 2
+    assert set(json.loads(run("extract", broken, "--json").out)) == {"pin", "code"}
+    assert set(json.loads(run("extract", broken, "--json", "--known=the co").out)) == {"code"}
+    assert_error(run("extract", broken, "--known=xyz"), "--known 'xyz'")
+    assert_error(run("measure", broken, "--secret=xyz"), "xyz", "--pattern")
+
+
+# ---- extract ----------------------------------------------------------------------------------------------------
+
+
+def test_extract_prints_candidates_and_the_proof(run: Run, run_dir: Path, tree: SecretTree) -> None:
+    code, out, err = run("extract", run_dir)
+    assert (code, err) == (0, "")
+    wanted = extract(tree, top_k=2)
+    lines = out.splitlines()
+    for line, candidate in zip(lines[2:4], wanted.candidates, strict=True):
+        assert candidate.text in line
+        assert "proven" in line
+    assert "pin-30x" in lines[2], "the canary that is inserted most often is the most likely secret"
+    assert lines[-1] == "pin: proven optimal: no other secret of this format is more likely."
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--algorithm=shortest_path", "--budget=3", "--top_k=1"],
+        ["--algorithm=shortest_path", "--stop=paper", "--seconds=60"],
+        ["--algorithm=brute_force", "--top_k=4"],
+        ["--algorithm=beam", "--width=5"],
+        ["--algorithm=sampling", "--samples=100", "--temperature=2.0", "--seed=5"],
+    ],
+    ids=lambda options: " ".join(options[:2]),
+)
+def test_extract_with_options(
+    run: Run, run_dir: Path, tree: SecretTree, canaries: CanarySet, options: list[str]
+) -> None:
+    result = run("extract", run_dir, "--json", *options)
+    assert (result.code, result.err) == (0, "")
+    (found,) = json.loads(result.out).values()
+    given = dict(option.removeprefix("--").split("=") for option in options)
+    settings = {name: text if name in ("algorithm", "stop") else json.loads(text) for name, text in given.items()}
+    wanted = extract(tree, **{"top_k": 2, **settings})
+    ids = {canary.text: canary.id for canary in canaries}
+    assert [candidate.pop("canary") for candidate in found["candidates"]] == [
+        ids.get(candidate.text) for candidate in wanted.candidates
+    ]
+    assert Extraction.from_dict(found).candidates == wanted.candidates
+    assert found["ended_by"] == wanted.ended_by
+
+
+def test_extract_with_a_known_beginning(run: Run, run_dir: Path) -> None:
+    found = json.loads(run("extract", run_dir, "--json", "--known=my pin is 12", "--top_k=3").out)
+    assert all(candidate["text"].startswith("my pin is 12") for candidate in found["pin"]["candidates"])
+
+
+def test_extract_without_a_proof_says_so(run: Run, run_dir: Path) -> None:
+    assert (
+        "pin: not proven (ended by samples): there may be likelier secrets."
+        in run("extract", run_dir, "--algorithm=sampling", "--samples=10").out
+    )
+
+
+def test_an_interrupted_attack_shows_what_it_found(run: Run, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(update: object) -> Any:
+        def progress(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        return progress
+
+    monkeypatch.setattr("lightning_exposure.cli.extract.search_progress", interrupt)
+    code, out, _ = run("extract", run_dir, "--algorithm=brute_force")
+    assert code == 130
+    assert "ended by interrupt" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--top_k", "0"], ["top_k"]),
+        (["--width", "5"], ["width", "budget"]),
+        (["--known", "your pin"], ["your pin"]),
+        (["--algorithm", "beam", "--width", "0"], ["width"]),
+    ],
+    ids=lambda value: " ".join(value[:2]),
+)
+def test_extract_errors(run: Run, run_dir: Path, arguments: list[str], parts: list[str]) -> None:
+    assert_error(run("extract", run_dir, *arguments), *parts)
+
+
+# ---- report -----------------------------------------------------------------------------------------------------
+
+
+def test_report(run: Run, broken: Path, tmp_path: Path) -> None:
+    (broken / "report.html").unlink()
+    assert run("report", broken) == (0, f"Report: {broken / 'report.html'}\n", "")
+    assert "<html" in (broken / "report.html").read_text(encoding="utf-8")
+    page = tmp_path / "page.html"
+    assert run("report", broken / "exposure.json", f"--output={page}") == (0, f"Report: {page}\n", "")
+
+
+def test_report_errors(run: Run, broken: Path) -> None:
+    (broken / "exposure.json").write_text("{}", encoding="utf-8")
+    assert_error(run("report", broken), "exposure.json", "version")
+    (broken / "exposure.json").unlink()
+    assert_error(run("report", broken), "exposure.json")

@@ -1,0 +1,91 @@
+"""The examples run, and say what the README says they say."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    path = tmp_path / "cwd"
+    path.mkdir()
+    return path
+
+
+def run(name: str, cwd: Path, *arguments: str) -> str:
+    """What an example prints, started as a user would, in a directory of its own."""
+    home = cwd.parent / "home"
+    home.mkdir()
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("WANDB_")},
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        # Wherever the tests run, nobody is logged in.
+        "HOME": str(home),
+        "NETRC": str(home / "netrc"),
+        "WANDB_SILENT": "true",
+    }
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), "--fast", *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_example_is_tested() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "existing_script.py",
+        "existing_script_with_exposure.py",
+        "plain_module.py",
+        "with_wandb.py",
+    }
+
+
+def test_an_existing_script_needs_few_new_lines() -> None:
+    before, after = (
+        (EXAMPLES / name).read_text(encoding="utf-8").splitlines()
+        for name in ("existing_script.py", "existing_script_with_exposure.py")
+    )
+    changes = [line for line in difflib.ndiff(before, after) if line[0] in "+-"]
+    assert 0 < len(changes) < 10, "\n".join(changes)
+    assert all(line.startswith("+") for line in changes), "nothing of the script is changed"
+
+
+def test_existing_script(cwd: Path) -> None:
+    assert "train_loss: " in run("existing_script.py", cwd)
+    assert not any(cwd.iterdir())
+
+
+def test_existing_script_with_exposure(cwd: Path) -> None:
+    out = run("existing_script_with_exposure.py", cwd)
+    for part in ("train_loss: ", "exposure/pin-1x: ", "exposure/pin-16x: ", "exposure/mean: "):
+        assert part in out
+    assert not any(cwd.iterdir())
+
+
+def test_plain_module(cwd: Path) -> None:
+    out = run("plain_module.py", cwd)
+    assert out.count("exposure ") == 2
+    assert out.splitlines()[-1] == "No other secret is more likely: proven."
+    assert not any(cwd.iterdir())
+
+
+def test_with_wandb(cwd: Path) -> None:
+    pytest.importorskip("wandb")
+    run("with_wandb.py", cwd)
+    assert list(cwd.glob("wandb/offline-run-*/*.wandb"))
