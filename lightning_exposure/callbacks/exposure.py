@@ -149,17 +149,14 @@ class ExposureCallback(Callback):
         if not self.every_n_steps or step // self.every_n_steps == self._last_step // self.every_n_steps:
             return
         metrics = self._measure_and_remember(trainer, pl_module)
-        # The trainer hands step metrics to loggers only every `log_every_n_steps`; a measurement is never dropped.
         pl_module.log_dict(metrics, on_step=True, on_epoch=False, logger=False)
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=step)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure here if the epoch ends with a validation: callbacks that monitor look right after it."""
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         if trainer.is_last_batch and self._due(trainer) and not self._measured_at(trainer.global_step):
-            pl_module.log_dict(self._measure_and_remember(trainer, pl_module))
+            pl_module.log_dict(self._measure_and_remember(trainer, pl_module), logger=False)
         elif self.history:
             pl_module.log_dict(self._metrics(self.history[-1]), logger=False)
         elif self.baseline:  # callbacks that monitor must find something from the first validation on
@@ -169,7 +166,7 @@ class ExposureCallback(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Measure here if no validation did, and note the losses of the epoch."""
         if self._due(trainer) and not self._measured_at(trainer.global_step):
-            pl_module.log_dict(self._measure_and_remember(trainer, pl_module))
+            pl_module.log_dict(self._measure_and_remember(trainer, pl_module), logger=False)
         if self.history and self._measured_at(trainer.global_step):
             train_loss, val_loss = _losses(trainer)
             self.history[-1] = replace(self.history[-1], train_loss=train_loss, val_loss=val_loss)
@@ -211,7 +208,12 @@ class ExposureCallback(Callback):
         measurement = self._measure(trainer, module, "measuring exposure")
         self.history.append(measurement)
         self._last_step = measurement.step
-        return self._metrics(measurement)
+        metrics = self._metrics(measurement)
+        # To the loggers directly: through the module they would get step metrics only every `log_every_n_steps`, and
+        # what is repeated for callbacks that monitor would reach them too.
+        for logger in trainer.loggers:
+            logger.log_metrics({**metrics, "epoch": trainer.current_epoch}, step=trainer.global_step)
+        return metrics
 
     def _measure(self, trainer: Trainer, module: LightningModule, title: str) -> Measurement:
         start = time.perf_counter()

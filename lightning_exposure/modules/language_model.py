@@ -137,7 +137,9 @@ class LanguageModelling(_Base):
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
         values = {f"{stage}_loss": loss, f"{stage}_bpc": loss.detach() * _BITS_PER_NAT}
         together = stage != "train"
-        self.log_dict(values, prog_bar=True, batch_size=len(inputs), sync_dist=together)
+        self.log_dict(
+            values, on_step=stage == "train", on_epoch=True, prog_bar=True, batch_size=len(inputs), sync_dist=together
+        )
         return loss
 
     def configure_optimizers(self) -> Any:
