@@ -7,14 +7,11 @@ import time
 import torch
 
 from benchmarks.memory import PeakMemory, memory_row, peak_memory_of
-from benchmarks.models import Recipe, Subject, train
+from benchmarks.models import CharacterModel, Recipe, Subject, number_format, train
 from benchmarks.table import Row, Target, amount
 from benchmarks.timing import best_of, best_of_both
 from lightning_exposure import CanarySet, Extraction, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.language import StatelessAdapter
-
-_NEVER_SEEN = " the unheard of code was "
-"""A prompt that is nowhere in the text: no secret behind it can be memorized."""
 
 
 def benchmark_extraction(subject: Subject, *, expansions: int = 500_000, repeats: int = 3) -> list[Row]:
@@ -69,16 +66,19 @@ def _memorized(subject: Subject, repeats: int) -> list[Row]:
 
 
 def search_for_nothing(subject: Subject, expansions: int) -> Extraction:
-    """A search behind a prompt that the model has never seen."""
-    format = SecretFormat(_NEVER_SEEN + "#" * subject.recipe.digits)
-    return extract(SecretTree(subject.model, format, subject.tokenizer), budget=expansions)
+    """A search in a model of the same size that was never trained: no secret stands out, and none is memorized."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        flat = CharacterModel(subject.tokenizer.vocab_size, subject.recipe.units, subject.recipe.layers).eval()
+    tree = SecretTree(flat, number_format(subject.recipe.digits), subject.tokenizer)
+    return extract(tree, budget=expansions)
 
 
 def _not_memorized(subject: Subject, expansions: int) -> list[Row]:
     # Turn and turn about, so that a time in which the machine is busy meets both.
-    bare = bare_steps_per_second(subject, 2048, expansions // 2)
+    bare = bare_steps_per_second(subject, 4096, expansions // 2)
     found = search_for_nothing(subject, expansions)
-    bare = max(bare, bare_steps_per_second(subject, 2048, expansions // 2))
+    bare = max(bare, bare_steps_per_second(subject, 4096, expansions // 2))
     speed = found.expansions / found.seconds
     return [
         Row(

@@ -16,7 +16,7 @@ _BITS_PER_NAT = float(1.0 / np.log(2.0))
 
 
 def full_pass_costs(
-    subject: Subject, format_: SecretFormat, secrets: Sequence[str], batch_size: int = 2048
+    subject: Subject, format_: SecretFormat, secrets: Sequence[str], batch_size: int = 4096
 ) -> NDArray[np.float64]:
     """The log-perplexity of each secret, in bits, from full forward passes in batches.
 

@@ -77,7 +77,7 @@ class Subject:
     def canaries(self) -> CanarySet:
         return self.recipe.canaries()
 
-    def tree(self, digits: int, batch_size: int = 2048) -> SecretTree:
+    def tree(self, digits: int, batch_size: int = 4096) -> SecretTree:
         """The tree of the secrets with so many digits; the model has seen numbers with `recipe.digits` digits."""
         return SecretTree(self.model, number_format(digits), self.tokenizer, batch_size=batch_size)
 

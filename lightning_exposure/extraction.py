@@ -215,7 +215,7 @@ def _shortest_path(
     *,
     budget: int | None = 1_000_000,
     seconds: float | None = None,
-    largest_batch: int = 2048,
+    largest_batch: int = 4096,
     stop: str = "proof",
     memory: int,
     progress: SearchProgress | None,

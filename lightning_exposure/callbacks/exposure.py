@@ -80,7 +80,7 @@ class ExposureCallback(Callback):
         name: str = "exposure",
         model: ModelOf | None = None,
         context: int | None = None,
-        batch_size: int = 2048,
+        batch_size: int = 4096,
     ) -> None:
         _check(every_n_epochs, every_n_steps, references)
         check_measurement(method, budget, samples, confidence)

@@ -67,7 +67,7 @@ class ExtractionCallback(Callback):
         name: str = "extraction",
         model: ModelOf | None = None,
         context: int | None = None,
-        batch_size: int = 2048,
+        batch_size: int = 4096,
         verbose: bool = True,
         **settings: Any,
     ) -> None:

@@ -41,7 +41,7 @@ class CanaryTrees:
         *,
         model: ModelOf | None = None,
         context: int | None = None,
-        batch_size: int = 2048,
+        batch_size: int = 4096,
     ) -> None:
         if not isinstance(canaries, CanarySet):
             raise ArgumentError(

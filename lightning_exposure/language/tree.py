@@ -133,7 +133,7 @@ class SecretTree:
         tokenizer: Tokenizer,
         *,
         context: int | None = None,
-        batch_size: int = 2048,
+        batch_size: int = 4096,
     ) -> None:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")

@@ -28,6 +28,9 @@ SearchProgress = Callable[[int, int, float], None]
 
 STOPS = ("proof", "paper")
 
+_FOR_STATES = 0.85
+"""The part of the memory that may be filled: the rest is for the batch that is being read, and for copies."""
+
 
 @dataclass(frozen=True)
 class SearchResult:
@@ -56,7 +59,7 @@ def best_first(
     budget: int | None = None,
     seconds: float | None = None,
     memory: int = DEFAULT_MEMORY,
-    largest_batch: int = 2048,
+    largest_batch: int = 4096,
     stop: str = "proof",
     progress: SearchProgress | None = None,
 ) -> SearchResult:
@@ -147,7 +150,9 @@ class _Search:
         numbers = self._expanded.add(chosen)
         # States that are kept are one batch, states that must be read again another: both small, neither copied.
         state, kept = self._pool.gather(parents)
-        lost = np.setdiff1d(np.arange(len(chosen)), kept)
+        is_lost = np.ones(len(chosen), dtype=bool)
+        is_lost[kept] = False
+        lost = np.flatnonzero(is_lost)
         paths = self._expanded.paths(numbers)
         for rows, known in ((kept, state), (lost, None)):
             if len(rows):
@@ -177,7 +182,7 @@ class _Search:
         opened["place"], opened["parent"] = children.places[growing], numbers[children.parents[growing]]
         self.frontier.push(opened)
         waiting = np.bincount(children.parents[growing], minlength=len(numbers))
-        room = self._memory - self.bytes_without_states
+        room = int(_FOR_STATES * self._memory) - self.bytes_without_states
         self._pool.shrink_to(room)
         self._pool.add(children.state, numbers, waiting, room - self._pool.nbytes)
 

@@ -77,7 +77,9 @@ class Step:
 def follow(
     tree: SecretTree, paths: NDArray[np.int32], *, bound: float = math.inf, memory: int = DEFAULT_MEMORY
 ) -> Iterator[Step]:
-    """Walk along given paths, level by level, in chunks; beginnings that paths of a chunk share are read once.
+    """Walk along given paths; beginnings that paths share are read once.
+
+    Level by level as long as the nodes of a level fit in one batch, then depth-first in batches.
 
     Args:
         tree: What to walk.
@@ -87,29 +89,29 @@ def follow(
     """
     if not len(paths):
         return
-    order = np.lexsort(paths.T[::-1])  # so that a chunk's paths share as much as possible
-    rows = rows_within(tree, memory, blocks=3)  # a level's states, the next level's, and the selection between
-    for start in range(0, len(order), rows):
-        yield from _follow_together(tree, paths, order[start : start + rows], bound)
+    order = np.lexsort(paths.T[::-1])  # paths that go through one node stand together
+    batch = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
+    start = np.zeros(len(order), dtype=np.int64)
+    yield from _follow_from(tree, paths, Step(tree.root(bound), order, start, 1), 0, bound, batch)
 
 
-def _follow_together(
-    tree: SecretTree, paths: NDArray[np.int32], rows: NDArray[np.intp], bound: float
+def _follow_from(
+    tree: SecretTree, paths: NDArray[np.int32], at: Step, level: int, bound: float, batch: int
 ) -> Iterator[Step]:
-    """One chunk: at each level every distinct beginning is read once."""
-    children, expansions = tree.root(bound), 1
-    node_of = np.zeros(len(rows), dtype=np.int64)  # which of the nodes just read each path goes through
-    for level in range(paths.shape[1]):
-        child = _find(children, node_of, paths[rows, level])
-        yield Step(children, rows, child, expansions)
-        if level + 1 == paths.shape[1]:
-            return
-        goes_on = paths[rows, level + 1] >= 0
-        if not goes_on.any():
-            return
-        rows = rows[goes_on]
-        distinct, node_of = np.unique(child[goes_on], return_inverse=True)
-        children, expansions = tree.expand(children.take(distinct), bound), len(distinct)
+    """Go on with sorted paths from nodes that were just read; `at.child` says through which each path goes."""
+    child = _find(at.children, at.child, paths[at.rows, level])
+    yield Step(at.children, at.rows, child, at.expansions)
+    if level + 1 == paths.shape[1]:
+        return
+    goes_on = paths[at.rows, level + 1] >= 0
+    rows = at.rows[goes_on]
+    distinct, node_of = np.unique(child[goes_on], return_inverse=True)
+    for first in range(0, len(distinct), batch):
+        nodes = distinct[first : first + batch]
+        begin, end = np.searchsorted(node_of, [first, first + len(nodes)])  # rising, because the paths are sorted
+        children = tree.expand(at.children.take(nodes), bound)
+        step = Step(children, rows[begin:end], node_of[begin:end] - first, len(nodes))
+        yield from _follow_from(tree, paths, step, level + 1, bound, batch)
 
 
 def _find(children: Children, parents: NDArray[np.int64], tokens: NDArray[np.int32]) -> NDArray[np.intp]:
