@@ -56,7 +56,11 @@ class Spelling:
         self.root_text = tokenizer.decode(self.root)
         self._lengths = np.array([len(piece or "") for piece in self._pieces], dtype=np.int64)
         self.automaton = self._automaton()
-        self.paths(trials)
+        self._letters: dict[str, int] = {}
+        spelt_by_tokenizer = self.paths(trials)
+        self._letters = _letters(self.automaton, self._pieces)
+        if self._letters and not np.array_equal(self.paths(trials), spelt_by_tokenizer):
+            self._letters = {}
 
     def paths(self, secrets: Sequence[str]) -> NDArray[np.int32]:
         """The tokens from the root to each secret, one row each, shorter ones filled up with -1.
@@ -65,6 +69,9 @@ class Spelling:
             SecretError: A text is not a secret of the format.
             TokenizerError: The tokenizer spells one in a way the tree does not hold.
         """
+        quick = self._by_letters(secrets)
+        if quick is not None:
+            return quick
         spelt = [_encode(self._tokenizer, secret, self._format) for secret in secrets]
         rows = as_rows([tokens[len(self.root) :] for tokens in spelt])
         places = self.automaton.walk(rows)
@@ -76,6 +83,23 @@ class Spelling:
                 if not fit or self.text(tokens[len(self.root) :]) != secret:
                     self._refuse(secret, tokens)
         return rows
+
+    def _by_letters(self, secrets: Sequence[str]) -> NDArray[np.int32] | None:
+        """The paths of secrets of one length, if every token is one character; None if something is unusual.
+
+        Many secrets in one go: the tokenizer would read the prompt again in each of them.
+        """
+        begin = len(self.root_text)
+        widths = {len(secret) - begin for secret in secrets}
+        if not self._letters or len(widths) != 1 or not all(secret.startswith(self.root_text) for secret in secrets):
+            return None
+        try:
+            tokens = list(map(self._letters.__getitem__, "".join([secret[begin:] for secret in secrets])))
+        except KeyError:
+            return None
+        rows = np.array(tokens, dtype=np.int32).reshape(len(secrets), widths.pop())
+        places = self.automaton.walk(rows)
+        return rows if (places >= 0).all() and self.automaton.accepting[places].all() else None
 
     def _is_text_of(self, rows: NDArray[np.int32], secrets: Sequence[str]) -> bool:
         """Whether paths spell secrets, all at once: as long as each of them, and the same text all in all."""
@@ -149,6 +173,13 @@ class Spelling:
             f"not fit the format {self._format.pattern!r}. It lacks characters of the format (an <unk>?), or changes "
             "the text (case, spaces). Use a format that the tokenizer can spell."
         )
+
+
+def _letters(automaton: TokenAutomaton, pieces: list[str | None]) -> dict[str, int]:
+    """The token of each character, if all tokens that can follow anywhere are single characters; otherwise nothing."""
+    used = {int(token) for tokens in automaton.tokens for token in tokens}
+    letters = {pieces[token] or "": token for token in used}
+    return letters if len(letters) == len(used) and all(len(letter) == 1 for letter in letters) else {}
 
 
 def _check_beginning(format: SecretFormat, known: str) -> None:
