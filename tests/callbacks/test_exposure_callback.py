@@ -294,6 +294,14 @@ def test_progress_bars_say_what_is_running(
     assert any("extraction: shortest_path" in text and "expansions" in text for text in said)
 
 
+def test_the_progress_bar_that_a_trainer_has_by_default(tmp_path: Path) -> None:
+    """Before the training starts it has no line yet."""
+    exposure, attack = ExposureCallback(CANARIES, CHARS), ExtractionCallback(CANARIES, CHARS, verbose=False)
+    fit(tmp_path, exposure, attack, enable_progress_bar=True, max_epochs=1)
+    assert len(exposure.history) == 1
+    assert attack.extractions
+
+
 class TestBadInput:
     """Each is a clear error before training begins."""
 
