@@ -2,46 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lightning_exposure import __version__
 from lightning_exposure.report import contents, plots
 from lightning_exposure.report.fields import write_whole
+from lightning_exposure.report.pages import Picture, in_all_sizes, page_path, render_page
 from lightning_exposure.report.record import RunRecord
-from lightning_exposure.report.style import THEMES, require, to_bytes
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-FILE_NAME = "report.html"
-"""What a report is called in the directory of its run."""
-
-_WIDTHS = {"wide": 8.0, "narrow": 4.0}
-"""In inches: text that can be read on a desk is too small when the figure shrinks to a phone."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure in every theme and width, as data addresses.
-
-    Attributes:
-        title: The heading above it.
-        alt: What it shows, for those who do not see it.
-        caption: How to read it.
-        sources: The images, by width and theme: "wide-light", "narrow-dark", ...
-    """
-
-    title: str
-    alt: str
-    caption: str
-    sources: dict[str, str]
 
 
 def write_report(record: RunRecord, path: str | os.PathLike[str]) -> Path:
@@ -64,22 +32,16 @@ def write_report(record: RunRecord, path: str | os.PathLike[str]) -> Path:
         >>> write_report(record, tempfile.mkdtemp()).name
         'report.html'
     """
-    given = Path(path)
-    target = given / FILE_NAME if given.is_dir() or not given.suffix else given
+    target = page_path(path)
     write_whole(target, render(record))
     return target
 
 
 def render(record: RunRecord) -> str:
     """The page as a string."""
-    jinja = require("jinja2")
-    environment = jinja.Environment(
-        autoescape=True, undefined=jinja.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    source = resources.files("lightning_exposure.report").joinpath("template.html").read_text(encoding="utf-8")
     headline, _, remarks = record.verdict.partition("; ")
-    page: str = environment.from_string(source).render(
-        version=__version__,
+    return render_page(
+        "run.html",
         verdict=headline,
         remarks=remarks[:1].upper() + remarks[1:],
         mood=contents.mood(record),
@@ -92,7 +54,6 @@ def render(record: RunRecord) -> str:
         glossary=contents.GLOSSARY,
         duration=contents.duration,
     )
-    return page
 
 
 def pictures(record: RunRecord) -> list[Picture]:
@@ -105,7 +66,9 @@ def pictures(record: RunRecord) -> list[Picture]:
                 alt=_history_in_words(record),
                 caption="Exposure of the canaries with its interval, and the losses below. Exposure that rises while "
                 "the validation loss still falls is memorization, not overfitting. Hollow marks are lower bounds.",
-                sources=_sources(lambda theme, width: plots.exposure_over_training(record, theme=theme, width=width)),
+                sources=in_all_sizes(
+                    lambda theme, width: plots.exposure_over_training(record, theme=theme, width=width)
+                ),
             )
         )
     return found + [
@@ -131,7 +94,7 @@ def _references_picture(record: RunRecord, name: str) -> Picture:
         f"{name}, between {min(drawn):.1f} and {max(drawn):.1f} bits."
         + (f" Canaries, in bits: {placed}." if placed else ""),
         caption="A canary left of all the others is likelier than any secret drawn: the model remembers it.",
-        sources=_sources(
+        sources=in_all_sizes(
             lambda theme, width: plots.reference_histogram(
                 references, costs, highlight=names, title="", theme=theme, width=width
             )
@@ -144,13 +107,3 @@ def _history_in_words(record: RunRecord) -> str:
     final = record.history[-1]
     ends = ", ".join(f"{key} {final.estimates[key].bits:.1f}" for key in plots.highlighted(record))
     return f"Lines of exposure over training, in bits. At the end, after epoch {final.epoch}: {ends}."
-
-
-def _sources(draw: Callable[[str, float], Figure]) -> dict[str, str]:
-    """A figure as data addresses: as images, because the ids inside inlined SVGs would clash."""
-    return {
-        f"{label}-{theme}": "data:image/svg+xml;base64,"
-        + base64.b64encode(to_bytes(draw(theme, width), "svg")).decode("ascii")
-        for label, width in _WIDTHS.items()
-        for theme in THEMES
-    }
