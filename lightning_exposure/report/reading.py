@@ -79,19 +79,21 @@ def read_estimates(field: Field, canaries: CanarySet) -> dict[str, ExposureEstim
     for key, item in field.entries().items():
         if key not in by_id:
             raise item.error(f"there is no canary with this id; expected one of {', '.join(by_id)}.")
-        estimates[key] = _read_estimate(item, by_id[key])
+        secret = item["secret"]
+        if secret.as_(str) != by_id[key].text:
+            raise secret.error(f"got {secret.value!r}; expected the text of the canary {key!r}.")
+        estimates[key] = read_estimate(item)
     return estimates
 
 
-def _read_estimate(field: Field, canary: Canary) -> ExposureEstimate:
-    if field["secret"].as_(str) != canary.text:
-        raise field["secret"].error(f"got {field['secret'].value!r}; expected the text of the canary {canary.id!r}.")
+def read_estimate(field: Field) -> ExposureEstimate:
+    """One estimate."""
     rank = field["rank"]
     low, high = field["low"].number(finite=True), field["high"].number(finite=True)
     if low > high:
         raise field["low"].error(f"got {low}, above high, which is {high}; correct it, or save the run again.")
     return ExposureEstimate(
-        secret=canary.text,
+        secret=field["secret"].as_(str),
         bits=field["bits"].number(finite=True),
         low=low,
         high=high,

@@ -1,0 +1,222 @@
+"""`Comparison`: one secret, one text, several privacy settings, and what came out of each training."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from lightning_exposure.errors import ArgumentError
+from lightning_exposure.exposure import ExposureEstimate
+from lightning_exposure.report.fields import Field, plain, read_json, write_whole
+from lightning_exposure.report.reading import optional_number, read_estimate
+from lightning_exposure.report.tables import text_table
+
+FILE_NAME = "comparison.json"
+"""What a comparison is called in its directory."""
+
+CSV_NAME = "comparison.csv"
+VERSION = 1
+
+COLUMNS = ("optimizer", "privacy", "epsilon", "test loss", "exposure", "interval", "of", "extracted", "seconds")
+"""Of the table that people read."""
+
+_CSV_COLUMNS = (
+    "optimizer",
+    "private",
+    "noise_multiplier",
+    "epsilon",
+    "test_loss",
+    "exposure_bits",
+    "exposure_low",
+    "exposure_high",
+    "size_bits",
+    "method",
+    "extracted",
+    "proven",
+    "seconds",
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One training.
+
+    Attributes:
+        optimizer: By name.
+        noise: The noise multiplier; 0: gradients were clipped only; None: plain training.
+        epsilon: What the accountant says, per record; infinite without noise.
+        test_loss: Of text that was not trained on, in nats per token.
+        exposure: Of the secret, after training.
+        extracted: Whether the attack's first candidate is the secret.
+        proven: Whether the attack ran to its proof: no other secret is likelier than its first candidate.
+        seconds: How long the training took, without the measurements.
+    """
+
+    optimizer: str
+    noise: float | None
+    epsilon: float
+    test_loss: float
+    exposure: ExposureEstimate
+    extracted: bool
+    proven: bool
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no training can give."""
+        if self.noise is not None and not self.noise >= 0:
+            raise ArgumentError(f"noise={self.noise!r}: expected a noise multiplier of at least 0, or None for none.")
+        if math.isnan(self.epsilon) or self.epsilon < 0:
+            raise ArgumentError(f"epsilon={self.epsilon!r}: expected at least 0; infinite where nothing is guaranteed.")
+        if math.isfinite(self.epsilon) and not self.noise:
+            raise ArgumentError(
+                f"epsilon={self.epsilon!r}: expected infinity, because noise={self.noise!r} hides nothing."
+            )
+
+    @property
+    def privacy(self) -> str:
+        """The setting in words."""
+        if self.noise is None:
+            return "none"
+        return f"noise {self.noise:g}" if self.noise else "clip only"
+
+
+@dataclass
+class Comparison:
+    """Several trainings that differ in their privacy settings only.
+
+    Attributes:
+        outcomes: What came of each, in the order of the table.
+        settings: What they share, as JSON types.
+
+    Example:
+        >>> estimate = ExposureEstimate("pin 1234", 13.3, 13.3, 13.3, "exact", 1, 3.0, 13.3, False, 0.95, 9)
+        >>> Comparison([Outcome("sgd", None, math.inf, 1.86, estimate, True, True, 60.0)]).verdict
+        'Without differential privacy the secret can be extracted (1 of 1); nothing was trained with it'
+    """
+
+    outcomes: list[Outcome]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Settings as JSON types from the start, so that what is saved is what is loaded."""
+        self.settings = plain(self.settings, "settings")
+
+    @property
+    def verdict(self) -> str:
+        """One line for people: does privacy keep the secret in?"""
+        plain_runs = [outcome for outcome in self.outcomes if not outcome.noise]
+        noisy = [outcome for outcome in self.outcomes if outcome.noise]
+        parts = []
+        if plain_runs:
+            leaks = sum(outcome.extracted for outcome in plain_runs)
+            can = "can" if leaks else "could not"
+            parts.append(f"Without differential privacy the secret {can} be extracted ({leaks} of {len(plain_runs)})")
+        else:
+            parts.append("Nothing was trained without differential privacy")
+        if not noisy:
+            parts.append("nothing was trained with it")
+        elif any(outcome.extracted for outcome in noisy):
+            leaks = sum(outcome.extracted for outcome in noisy)
+            parts.append(f"with it, the secret was extracted all the same in {leaks} of {len(noisy)} settings")
+        else:
+            weakest = max(outcome.epsilon for outcome in noisy)
+            parts.append(f"with it, in none of {len(noisy)} settings, not even at epsilon {number(weakest)}")
+        return "; ".join(parts)
+
+    def rows(self) -> list[list[str]]:
+        """The outcomes as text, in the order of `COLUMNS`."""
+        return [_row(outcome) for outcome in self.outcomes]
+
+    def table(self) -> str:
+        """The outcomes under their headings."""
+        return text_table(COLUMNS, self.rows())
+
+    def to_csv(self) -> str:
+        """The outcomes as comma-separated values, all digits kept; an infinite epsilon is "inf"."""
+        text = StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(_CSV_COLUMNS)
+        for outcome in self.outcomes:
+            e = outcome.exposure
+            private = outcome.noise is not None
+            values = [outcome.optimizer, private, outcome.noise if private else "", outcome.epsilon, outcome.test_loss]
+            values += [e.bits, e.low, e.high, e.size_bits, e.method, outcome.extracted, outcome.proven, outcome.seconds]
+            writer.writerow(values)
+        return text.getvalue()
+
+    def save(self, directory: str | os.PathLike[str]) -> Path:
+        """Write `comparison.json` and `comparison.csv` into a directory; returns the path of the first."""
+        outcomes = [{**asdict(outcome), "exposure": outcome.exposure.to_dict()} for outcome in self.outcomes]
+        content = plain({"version": VERSION, "settings": self.settings, "outcomes": outcomes}, "comparison")
+        path = Path(directory) / FILE_NAME
+        write_whole(path, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        write_whole(Path(directory) / CSV_NAME, self.to_csv())
+        return path
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Comparison:
+        """Read what `save` wrote, from the file or from its directory.
+
+        Raises:
+            ManifestError: It is not a comparison; names the file and the field that is wrong.
+        """
+        given = Path(path)
+        root = read_json(given / FILE_NAME if given.is_dir() else given)
+        version = root["version"]
+        if version.as_(int) != VERSION:
+            raise version.error(f"expected {VERSION}, got {version.value}; update this library.")
+        return cls([_read_outcome(item) for item in root["outcomes"].items()], root["settings"].as_(dict))
+
+
+def number(value: float) -> str:
+    """An epsilon as people write it.
+
+    >>> number(0.654), number(89.2), number(2345.6), number(2e8), number(math.inf)
+    ('0.65', '89', '2,346', '2.0e+08', 'infinite')
+    """
+    if value == math.inf:
+        return "infinite"
+    if value >= 1e6:
+        return f"{value:.1e}"
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+
+
+def _row(outcome: Outcome) -> list[str]:
+    e = outcome.exposure
+    found = "yes" if outcome.extracted else "no"
+    return [
+        outcome.optimizer,
+        outcome.privacy,
+        number(outcome.epsilon),
+        f"{outcome.test_loss:.3f}",
+        f"{'>= ' if e.is_bound else ''}{e.bits:.1f}",
+        "exact" if e.low == e.high else f"{e.low:.1f} to {e.high:.1f}",
+        f"{e.size_bits:.1f}",
+        found if outcome.proven else f"{found}, not proven",
+        f"{outcome.seconds:.0f}",
+    ]
+
+
+def _read_outcome(item: Field) -> Outcome:
+    return Outcome(
+        optimizer=item["optimizer"].as_(str),
+        noise=optional_number(item["noise"]),
+        epsilon=item["epsilon"].number(),
+        test_loss=item["test_loss"].number(),
+        exposure=read_estimate(item["exposure"]),
+        extracted=item["extracted"].as_(bool),
+        proven=item["proven"].as_(bool),
+        seconds=item["seconds"].number(),
+    )
+
+
+def optimizers(outcomes: Iterable[Outcome]) -> list[str]:
+    """The optimizers, each once, in the order of the outcomes."""
+    return list(dict.fromkeys(outcome.optimizer for outcome in outcomes))

@@ -1,0 +1,92 @@
+"""`write_comparison`: a comparison as one page of HTML."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lightning_exposure.report import contents
+from lightning_exposure.report.against_epsilon import exposure_against_epsilon
+from lightning_exposure.report.comparison import Comparison, number
+from lightning_exposure.report.fields import write_whole
+from lightning_exposure.report.pages import Picture, in_all_sizes, page_path, render_page
+
+_TERMS = (
+    (
+        "Epsilon",
+        "The promise of differential privacy, for one record of the training data: whatever someone sees of the model, "
+        "it is at most e^epsilon times as likely with the record as without it. Smaller is safer. A secret that stands "
+        "k times in the data is k records, and is promised only k times as large an epsilon.",
+    ),
+    (
+        "Clip only",
+        "Every example's gradient is cut to the same largest norm, and no noise is added. It promises nothing, but an "
+        "example that stands alone pulls less.",
+    ),
+    ("Noise", "The noise multiplier: the standard deviation of the noise, in units of the clipping norm."),
+)
+_SHARED = ("Canary", "Rank", "Exposure", "Interval", "Proven optimal")
+
+
+def write_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
+    """Write a comparison as one self-contained page.
+
+    Args:
+        comparison: The outcomes.
+        path: The file, or the directory of the comparison, where it is called `report.html`.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        MissingExtraError: Matplotlib or Jinja2 is not installed.
+    """
+    target = page_path(path)
+    write_whole(target, render(comparison))
+    return target
+
+
+def render(comparison: Comparison) -> str:
+    """The page as a string."""
+    headline, _, remarks = comparison.verdict.partition("; ")
+    noisy = [outcome for outcome in comparison.outcomes if outcome.noise]
+    mood = "unknown" if not noisy else "leaks" if any(outcome.extracted for outcome in noisy) else "holds"
+    glossary = [*_TERMS, *(pair for pair in contents.GLOSSARY if pair[0] in _SHARED)]
+    return render_page(
+        "comparison.html",
+        verdict=headline,
+        remarks=remarks[:1].upper() + remarks[1:],
+        mood=mood,
+        meaning=[
+            "The same model was trained on the same text with the same secret in it, once for each row below. What "
+            "differs is how much of a single example may show in the weights."
+        ],
+        facts=_facts(comparison),
+        pictures=[_picture(comparison)] if comparison.outcomes else [],
+        rows=comparison.rows(),
+        settings=contents.setting_rows(comparison.settings),
+        glossary=glossary,
+    )
+
+
+def _facts(comparison: Comparison) -> list[tuple[str, str]]:
+    outcomes = comparison.outcomes
+    return [
+        ("trainings", f"{len(outcomes)}"),
+        ("extracted", f"{sum(outcome.extracted for outcome in outcomes)}"),
+        ("time spent training", contents.duration(sum(outcome.seconds for outcome in outcomes))),
+    ]
+
+
+def _picture(comparison: Comparison) -> Picture:
+    ends = ", ".join(
+        f"{outcome.optimizer} {outcome.privacy} (epsilon {number(outcome.epsilon)}) {outcome.exposure.bits:.1f}"
+        for outcome in comparison.outcomes
+    )
+    return Picture(
+        title="Exposure and test loss against epsilon",
+        alt=f"Exposure in bits for each setting: {ends}.",
+        caption="Above what privacy buys, below what it costs. A filled mark is a secret that was extracted, a hollow "
+        "one a secret that was not. Settings that promise nothing stand at the right.",
+        sources=in_all_sizes(lambda theme, width: exposure_against_epsilon(comparison, theme=theme, width=width)),
+    )
