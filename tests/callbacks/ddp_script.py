@@ -1,30 +1,49 @@
 """Trains in two processes (or one) and writes what each rank has: run by test_ddp.py.
 
-Usage: python ddp_script.py FOLDER DEVICES WITH_CALLBACKS
+Usage: python ddp_script.py FOLDER DEVICES WITH_CALLBACKS, the last one "yes", "no", or "broken" for a model whose
+logits are NaN in the second process once it was trained.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import lightning as L  # noqa: N812
 import torch
+from torch import Tensor, nn
 
 from lightning_exposure import ExposureCallback, ExtractionCallback
 from tests.callbacks.setups import BOTH, CHARS, Model, loader, trainer
 
 
+class BreaksOnRankOne(nn.Module):
+    """Reads as the module that it is given, until that was trained."""
+
+    def __init__(self, module: Any) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        logits, state = self.module(tokens, state)
+        trainer = self.module.trainer
+        broken = trainer.global_rank == 1 and trainer.global_step > 0
+        return logits * (float("nan") if broken else 1.0), state
+
+
 def main() -> None:
-    folder, devices, with_callbacks = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "yes"
+    folder, devices, with_callbacks = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] != "no"
     L.seed_everything(3, verbose=False)
-    exposure = ExposureCallback(BOTH, CHARS)
+    broken = sys.argv[3] == "broken"
+    exposure = ExposureCallback(BOTH, CHARS, model=BreaksOnRankOne if broken else None)
     attack = ExtractionCallback(BOTH, CHARS, verbose=False)
     callbacks = [exposure, attack] if with_callbacks else []
     options = {"strategy": "ddp", "devices": devices} if devices > 1 else {"devices": 1}
     run = trainer(folder, *callbacks, max_epochs=3, **options)
     model = Model()
     run.fit(model, loader(BOTH), loader(shuffle=False))
+    assert not broken, "the measurement in the second process fails"
     found = {name: attack.to_dict()["candidates"] for name, attack in attack.extractions.items()}
     torch.save(
         {

@@ -17,18 +17,15 @@ from tests.callbacks.setups import BOTH, CHARS, Model
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(folder: Path, devices: int, callbacks: bool) -> list[dict[str, Any]]:
+def start(folder: Path, devices: int, callbacks: str) -> subprocess.CompletedProcess[str]:
     folder.mkdir()
-    script = [
-        sys.executable,
-        "-m",
-        "tests.callbacks.ddp_script",
-        str(folder),
-        str(devices),
-        "yes" if callbacks else "no",
-    ]
+    script = [sys.executable, "-m", "tests.callbacks.ddp_script", str(folder), str(devices), callbacks]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+def run(folder: Path, devices: int, callbacks: bool) -> list[dict[str, Any]]:
+    done = start(folder, devices, "yes" if callbacks else "no")
     assert done.returncode == 0, done.stderr[-3000:]
     return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(devices)]
 
@@ -63,3 +60,11 @@ def test_weights_are_bit_for_bit_the_same_with_and_without(runs: dict[str, list[
     for rank in range(2):
         with_callbacks, without = runs["with"][rank]["weights"], runs["without"][rank]["weights"]
         assert all(torch.equal(with_callbacks[name], without[name]) for name in without)
+
+
+def test_a_measurement_that_fails_in_one_process_stops_them_all(tmp_path: Path) -> None:
+    # Without the error handed around, the first process would wait for the second until the test's time is up.
+    done = start(tmp_path / "broken", 2, "broken")
+    assert done.returncode != 0
+    assert done.stderr.count("ModelError: the model returned NaN") >= 2, done.stderr[-3000:]
+    assert not list((tmp_path / "broken").glob("rank*.pt"))
