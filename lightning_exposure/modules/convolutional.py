@@ -5,22 +5,19 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 
-class CausalConv1d(nn.Conv1d):
-    """A convolution over time `(batch, channels, time)` that never looks ahead: it is padded on the left only.
+def convolve_causally(layer: nn.Conv1d, signal: Tensor) -> Tensor:
+    """Convolve a signal `(batch, channels, time)` without looking ahead: it is padded on the left only.
+
+    The layer stays a plain `nn.Conv1d`, because of those it is known how to train them privately.
 
     Example:
         >>> import torch
-        >>> CausalConv1d(4, 8, kernel_size=3, dilation=2)(torch.zeros(1, 4, 5)).shape
+        >>> convolve_causally(nn.Conv1d(4, 8, kernel_size=3, dilation=2), torch.zeros(1, 4, 5)).shape
         torch.Size([1, 8, 5])
     """
-
-    def __init__(self, inputs: int, outputs: int, *, kernel_size: int, dilation: int = 1) -> None:
-        super().__init__(inputs, outputs, kernel_size, dilation=dilation)
-        self.reach = (kernel_size - 1) * dilation
-
-    def forward(self, signal: Tensor) -> Tensor:
-        """Convolve, with zeros in front of the first step."""
-        return super().forward(nn.functional.pad(signal, (self.reach, 0)))
+    reach = (layer.kernel_size[0] - 1) * layer.dilation[0]
+    convolved: Tensor = layer(nn.functional.pad(signal, (reach, 0)))
+    return convolved
 
 
 class ConvolutionalNetwork(nn.Module):
@@ -54,8 +51,7 @@ class ConvolutionalNetwork(nn.Module):
         self.embedding = nn.Embedding(vocab_size, embedding_size)
         self.inputs = nn.Linear(embedding_size, hidden_size)
         self.layers = nn.ModuleList(
-            CausalConv1d(hidden_size, hidden_size, kernel_size=kernel_size, dilation=2**depth)
-            for depth in range(num_layers)
+            nn.Conv1d(hidden_size, hidden_size, kernel_size, dilation=2**depth) for depth in range(num_layers)
         )
         self.dropout = nn.Dropout(dropout)
         self.head = nn.Linear(hidden_size, vocab_size)
@@ -64,6 +60,7 @@ class ConvolutionalNetwork(nn.Module):
         """The logits `(batch, time, vocab)` after each of the tokens `(batch, time)`."""
         signal: Tensor = self.inputs(self.embedding(tokens)).transpose(1, 2)
         for layer in self.layers:
-            signal = signal + self.dropout(nn.functional.relu(layer(signal)))
+            assert isinstance(layer, nn.Conv1d)
+            signal = signal + self.dropout(nn.functional.relu(convolve_causally(layer, signal)))
         logits: Tensor = self.head(signal.transpose(1, 2))
         return logits

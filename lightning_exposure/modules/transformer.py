@@ -10,6 +10,66 @@ from torch import Tensor, nn
 from lightning_exposure.errors import ArgumentError
 
 
+class SelfAttention(nn.Module):
+    """Attention of each step to itself and those before it.
+
+    Made of linear layers, because those have per-example gradients: it can be trained privately.
+
+    Args:
+        size: Of a step's vector.
+        num_heads: How many heads; they divide `size`.
+        dropout: The part of the attention weights dropped in training.
+
+    Example:
+        >>> SelfAttention(4, num_heads=2, dropout=0.0)(torch.zeros(1, 5, 4)).shape
+        torch.Size([1, 5, 4])
+    """
+
+    def __init__(self, size: int, *, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.inputs = nn.Linear(size, 3 * size)
+        self.outputs = nn.Linear(size, size)
+        nn.init.xavier_uniform_(self.inputs.weight)
+        nn.init.zeros_(self.inputs.bias)
+        nn.init.zeros_(self.outputs.bias)
+
+    def forward(self, signal: Tensor) -> Tensor:
+        """Attend within a signal `(batch, time, size)`."""
+        queries, keys, values = self.inputs(signal).unflatten(2, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = nn.functional.scaled_dot_product_attention(
+            queries, keys, values, is_causal=True, dropout_p=self.dropout if self.training else 0.0
+        )
+        attended: Tensor = self.outputs(mixed.transpose(1, 2).flatten(2))
+        return attended
+
+
+class TransformerLayer(nn.Module):
+    """Attention and two linear layers, each on the normalized signal and added to it.
+
+    Example:
+        >>> TransformerLayer(4, num_heads=2, dropout=0.0)(torch.zeros(1, 5, 4)).shape
+        torch.Size([1, 5, 4])
+    """
+
+    def __init__(self, size: int, *, num_heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(size)
+        self.attention = SelfAttention(size, num_heads=num_heads, dropout=dropout)
+        self.norm = nn.LayerNorm(size)
+        self.widen = nn.Linear(size, 4 * size)
+        self.narrow = nn.Linear(4 * size, size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, signal: Tensor) -> Tensor:
+        """Transform a signal `(batch, time, size)`."""
+        signal = signal + self.dropout(self.attention(self.attention_norm(signal)))
+        wide = self.dropout(nn.functional.gelu(self.widen(self.norm(signal))))
+        transformed: Tensor = signal + self.dropout(self.narrow(wide))
+        return transformed
+
+
 class TransformerNetwork(nn.Module):
     """Embedding with positions, Transformer layers that look back only, and a linear layer.
 
@@ -42,16 +102,16 @@ class TransformerNetwork(nn.Module):
         super().__init__()
         self.max_length = max_length
         self.embedding = nn.Embedding(vocab_size, hidden_size)
-        if positions == "learned":
-            self.positions: Tensor = nn.Parameter(torch.randn(max_length, hidden_size) * 0.02)
+        self.positions = nn.Embedding(max_length, hidden_size) if positions == "learned" else None
+        if self.positions is None:
+            self.register_buffer("waves", sinusoids(max_length, hidden_size), persistent=False)
         else:
-            self.register_buffer("positions", sinusoids(max_length, hidden_size), persistent=False)
+            nn.init.normal_(self.positions.weight, std=0.02)
         self.dropout = nn.Dropout(dropout)
-        layer = nn.TransformerEncoderLayer(
-            hidden_size, num_heads, 4 * hidden_size, dropout, "gelu", batch_first=True, norm_first=True
+        self.layers = nn.Sequential(
+            *(TransformerLayer(hidden_size, num_heads=num_heads, dropout=dropout) for _ in range(num_layers)),
+            nn.LayerNorm(hidden_size),
         )
-        # Nested tensors are for padded batches, which there are none of here.
-        self.layers = nn.TransformerEncoder(layer, num_layers, nn.LayerNorm(hidden_size), enable_nested_tensor=False)
         self.head = nn.Linear(hidden_size, vocab_size)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -66,9 +126,12 @@ class TransformerNetwork(nn.Module):
                 f"tokens: a sequence of {time}; expected at most max_length={self.max_length}. Make the model with a "
                 "larger max_length, or give it only the last tokens."
             )
-        hidden = self.dropout(self.embedding(tokens) + self.positions[:time])
-        ahead = torch.ones(time, time, dtype=torch.bool, device=tokens.device).triu(1)
-        logits: Tensor = self.head(self.layers(hidden, mask=ahead, is_causal=True))
+        if self.positions is None:
+            places = self.get_buffer("waves")[:time]
+        else:
+            # For every example by itself, and contiguous: that is how per-example gradients are found.
+            places = self.positions(torch.arange(time, device=tokens.device).repeat(len(tokens), 1))
+        logits: Tensor = self.head(self.layers(self.dropout(self.embedding(tokens) + places)))
         return logits
 
 

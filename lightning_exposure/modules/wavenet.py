@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure.modules.convolutional import CausalConv1d
+from lightning_exposure.modules.convolutional import convolve_causally
 
 
 class GatedLayer(nn.Module):
     """A gated causal convolution: what goes on to the next layer, and what goes straight to the end.
+
+    The last one has no next layer, so it has no weights for it either, and lets its signal through.
 
     Example:
         >>> onward, skip = GatedLayer(4, kernel_size=2, dilation=1, dropout=0.0)(torch.zeros(1, 4, 5))
@@ -17,18 +19,19 @@ class GatedLayer(nn.Module):
         True
     """
 
-    def __init__(self, channels: int, *, kernel_size: int, dilation: int, dropout: float) -> None:
+    def __init__(self, channels: int, *, kernel_size: int, dilation: int, dropout: float, last: bool = False) -> None:
         super().__init__()
-        self.convolution = CausalConv1d(channels, 2 * channels, kernel_size=kernel_size, dilation=dilation)
+        self.convolution = nn.Conv1d(channels, 2 * channels, kernel_size, dilation=dilation)
         self.dropout = nn.Dropout(dropout)
-        self.onward = nn.Conv1d(channels, channels, 1)
+        self.onward = None if last else nn.Conv1d(channels, channels, 1)
         self.skip = nn.Conv1d(channels, channels, 1)
 
     def forward(self, signal: Tensor) -> tuple[Tensor, Tensor]:
         """Filter and gate a signal `(batch, channels, time)`."""
-        filtered, gate = self.convolution(signal).chunk(2, dim=1)
+        filtered, gate = convolve_causally(self.convolution, signal).chunk(2, dim=1)
         hidden = self.dropout(torch.tanh(filtered) * torch.sigmoid(gate))
-        return signal + self.onward(hidden), self.skip(hidden)
+        onward = signal if self.onward is None else signal + self.onward(hidden)
+        return onward, self.skip(hidden)
 
 
 class WaveNet(nn.Module):
@@ -63,7 +66,13 @@ class WaveNet(nn.Module):
         self.embedding = nn.Embedding(vocab_size, embedding_size)
         self.inputs = nn.Linear(embedding_size, hidden_size)
         self.layers = nn.ModuleList(
-            GatedLayer(hidden_size, kernel_size=kernel_size, dilation=2 ** (depth % dilation_cycle), dropout=dropout)
+            GatedLayer(
+                hidden_size,
+                kernel_size=kernel_size,
+                dilation=2 ** (depth % dilation_cycle),
+                dropout=dropout,
+                last=depth == num_layers - 1,
+            )
             for depth in range(num_layers)
         )
         self.head = nn.Sequential(
