@@ -61,10 +61,10 @@ class CanaryDataModule:
     """Any data module, or plain data loaders, with canaries in the training data.
 
     Each canary occurs exactly as often per epoch as its `repetitions` say, at random places that depend on the seed
-    and the epoch. The user's samples, their order, batch size, collate function, workers and all other settings are
-    kept. A custom batch sampler keeps its batches: a canary is one example more in one of them. With several
-    processes, each canary is in one of them only. Everything but the training loader is that of the wrapped data
-    module.
+    and the epoch; one that is held out never does. The user's samples, their order, batch size, collate function,
+    workers and all other settings are kept. A custom batch sampler keeps its batches: a canary is one example more in
+    one of them. With several processes, each canary is in one of them only. Everything but the training loader is
+    that of the wrapped data module.
 
     The instance is a `LightningDataModule` of the package that the wrapped one is of (`lightning` or
     `pytorch_lightning`).
@@ -223,7 +223,7 @@ class CanaryDataModule:
                 examples.append(self._encode(canary.text))
             except Exception as error:
                 raise DataError(f"encode: failed for canary {canary.id!r} with {error!r}; mend encode.") from error
-        numbers = [number for number, canary in enumerate(self.canaries) for _ in range(canary.repetitions)]
+        numbers = [number for number, canary in enumerate(self.canaries) for _ in range(canary.copies)]
         return Occurrences(tuple(canary.id for canary in self.canaries), tuple(examples), tuple(numbers))
 
     def _epoch(self) -> int:

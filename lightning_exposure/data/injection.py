@@ -40,7 +40,7 @@ class Windows(NamedTuple):
 
 
 def inject(text: str, canaries: CanarySet, seed: Seed = 0) -> str:
-    """Insert each canary into a text as often as its `repetitions` say.
+    """Insert each canary into a text as often as its `repetitions` say, and those that are held out never.
 
     Canaries go between words, at places that are drawn uniformly, and are set off by a space: no word of the text and
     no canary is ever split. The text itself is not changed: without the canaries and their spaces it is the same.
@@ -78,7 +78,7 @@ def inject_before(text: str, canaries: CanarySet, seed: Seed, *, end: int, windo
         raise ArgumentError(f"canaries: expected a CanarySet, got {type(canaries).__name__}.")
     gaps = _gaps(text, end)
     generator = generator_from(seed)
-    copies = [canary for canary in canaries for _ in range(canary.repetitions)]
+    copies = [canary for canary in canaries for _ in range(canary.copies)]
     # Shuffled, so that canaries that happen to share a place come in any order.
     generator.shuffle(copies)
     chosen = sorted(generator.choices(gaps, k=len(copies)))

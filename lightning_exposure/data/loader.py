@@ -120,6 +120,10 @@ class Weaver:
         )
         return {"dataset": dataset, "collate_fn": Tagging(collate, batched=loader.batch_size is not None)}
 
+    def take_batches(self, batches: Any) -> None:
+        """Let somebody else draw the batches: indices into the user's items, followed by the canaries."""
+        self._recorded = Recorded(batches, self._recorded.dataset)
+
     # ---- reading it ---------------------------------------------------------------------------------------
 
     def index_sampler(self, loader: DataLoader[Any]) -> Recorded | None:
@@ -201,6 +205,19 @@ class WovenLoader(DataLoader[Any]):
     def __iter__(self) -> Any:
         """The batches of an epoch; the canaries in them are counted."""
         return self.weaver.begin(self, super().__iter__)
+
+    def resampled(self, batches: Any) -> DataLoader[Any]:
+        """The same loader with batches that somebody else draws, of all items of its dataset.
+
+        Each occurrence of a canary is then an item like any other. What comes out is still counted.
+
+        Args:
+            batches: Gives lists of indices.
+        """
+        again = copy.copy(self)
+        vars(again).update(batch_sampler=batches, _iterator=None)
+        self.weaver.take_batches(batches)
+        return again
 
     def state_dict(self) -> dict[str, Any]:
         """Called by the Trainer when it writes a checkpoint."""

@@ -192,6 +192,7 @@ class Recorded:
     main process what is in a batch, without a look into it.
 
     Attributes:
+        dataset: What the indices are of.
         notes: The ids of the canaries in every batch that was passed on but not handed out yet.
         skip: How many batches to leave out at the beginning of a pass.
     """
@@ -200,8 +201,8 @@ class Recorded:
         """Record what a sampler or batch sampler gives."""
         self.notes: deque[tuple[str, ...]] = deque()
         self.skip = 0
+        self.dataset = dataset
         self._inner = inner
-        self._dataset = dataset
 
     def __len__(self) -> int:
         """How many batches an epoch has, also if a part of it is behind us."""
@@ -216,5 +217,5 @@ class Recorded:
     def _record(self, notes: deque[tuple[str, ...]], skip: int) -> Iterator[Any]:
         for number, batch in enumerate(self._inner):
             if number >= skip:
-                notes.append(self._dataset.ids_at(batch))
+                notes.append(self.dataset.ids_at(batch))
                 yield batch

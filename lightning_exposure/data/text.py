@@ -216,7 +216,7 @@ class TextDataModule(TextData, pl.LightningDataModule):
         window: How many tokens the model reads at once.
         batch_size: How many windows are in a batch.
         val_fraction: Which part of the text is for validation; 0 for none.
-        canaries: What to insert, or the path of a file that `CanarySet.save` wrote.
+        canaries: What to insert, or the path of a file that `CanarySet.save` wrote; those held out stay out.
         seed: Where the places of the canaries and the order of the windows come from.
         num_workers: How many processes load batches.
         whole_canaries: Never let a window cut a canary.

@@ -2,74 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from lightning_exposure.errors import ArgumentError, FormatError, SecretError
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.report.fields import Field
-from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
-
-MANIFEST_VERSION = 1
-"""Of the canaries inside a record: the same form as the file that `CanarySet.save` writes."""
-
-
-def canaries_to_dict(canaries: CanarySet) -> dict[str, Any]:
-    """Canaries as a manifest: each format once, the canaries refer to them by number."""
-    numbers = {format_: place for place, format_ in enumerate(canaries.by_format())}
-    return {
-        "version": MANIFEST_VERSION,
-        "formats": [format_.to_dict() for format_ in numbers],
-        "canaries": [
-            {
-                "id": canary.id,
-                "text": canary.text,
-                "format": numbers[canary.format],
-                "repetitions": canary.repetitions,
-            }
-            for canary in canaries
-        ],
-    }
+from lightning_exposure.secrets import CanarySet
 
 
 def read_canaries(field: Field) -> CanarySet:
-    """What `canaries_to_dict` gave."""
-    version = field["version"]
-    if version.as_(int) != MANIFEST_VERSION:
-        raise version.error(f"expected {MANIFEST_VERSION}, got {version.value}; update this library.")
-    formats = [_read_format(item) for item in field["formats"].items()]
-    canaries = [_read_canary(item, formats) for item in field["canaries"].items()]
-    try:
-        return CanarySet(canaries)
-    except ArgumentError as error:  # two of them are the same: the message says which
-        raise field["canaries"].error(str(error)) from error
-
-
-def _read_format(field: Field) -> SecretFormat:
-    field["pattern"].as_(str)
-    for words in field["words"].entries().values():
-        for word in words.items():
-            word.as_(str)
-    try:
-        return SecretFormat.from_dict(field.as_(dict))
-    except FormatError as error:
-        raise field.error(str(error)) from error
-
-
-def _read_canary(field: Field, formats: Sequence[SecretFormat]) -> Canary:
-    number = field["format"]
-    if number.count() >= len(formats):
-        raise number.error(f"got {number.value}, but there are {len(formats)} formats, numbered from 0; correct it.")
-    text = field["text"]
-    try:
-        return Canary(
-            field["id"].as_(str), text.as_(str), formats[number.count()], repetitions=field["repetitions"].count()
-        )
-    except SecretError as error:
-        raise text.error(str(error)) from error
-    except ArgumentError as error:
-        raise field["id"].error(str(error)) from error
+    """Canaries, from the form that `CanarySet.to_dict` gives them."""
+    return CanarySet.from_dict(field.as_(dict), f"{field.file}: {field.path}")
 
 
 def read_estimates(field: Field, canaries: CanarySet) -> dict[str, ExposureEstimate]:

@@ -14,7 +14,6 @@ from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.report.fields import Field, plain, read_json, write_whole
 from lightning_exposure.report.reading import (
-    canaries_to_dict,
     optional_number,
     read_canaries,
     read_estimates,
@@ -81,7 +80,7 @@ class RunRecord:
     """What one training run left behind. Grows while the run goes on; `save` it as often as you like.
 
     Attributes:
-        canaries: The secrets that were inserted, and the controls that were not.
+        canaries: The secrets that were inserted, and those that were not: controls, and what was held out.
         settings: Anything worth remembering (model, optimizer, seeds, versions), as JSON types.
         baseline: Exposures before training, by the id of the canary.
         history: The measurements, in order.
@@ -131,14 +130,14 @@ class RunRecord:
     def verdict(self) -> str:
         """One line for people: how many of the inserted secrets came out, and what else they should know.
 
-        Controls, which were never inserted, are not counted but named.
+        Controls, and canaries that are held out, were never inserted: they are not counted but named.
         """
         if not self.extractions:
             return "Not attacked: no extraction was run"
         found = set(self.extracted)
         attacked = [canary for canary in self.canaries if canary.format.name in self.extractions]
-        secrets = [canary for canary in attacked if canary.repetitions]
-        controls = [canary for canary in attacked if not canary.repetitions]
+        secrets = [canary for canary in attacked if canary.copies]
+        controls = [canary for canary in attacked if not canary.copies]
         count = sum(canary.id in found for canary in secrets)
         if count:
             clauses = [f"{count} of {len(secrets)} {'secret' if len(secrets) == 1 else 'secrets'} can be extracted"]
@@ -162,7 +161,7 @@ class RunRecord:
         self._check()
         content = {
             "version": VERSION,
-            "canaries": canaries_to_dict(self.canaries),
+            "canaries": self.canaries.to_dict(),
             "settings": self.settings,
             "baseline": _estimates_to_dict(self.baseline),
             "history": [measurement.to_dict() for measurement in self.history],

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, overload
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.secrets.arguments import OutOfRangeError, UnknownIdError, whole_number
-from lightning_exposure.secrets.canary import Canary, first_duplicate
+from lightning_exposure.secrets.canary import Canary, first_duplicate, probability
 from lightning_exposure.secrets.formats import SecretFormat
-from lightning_exposure.secrets.manifest import read_manifest, write_manifest
+from lightning_exposure.secrets.manifest import canaries_from_dict, canaries_to_dict, read_manifest, write_manifest
 from lightning_exposure.secrets.sampling import Seed, generator_from
 
 __all__ = ["Canary", "CanarySet"]
@@ -53,19 +55,33 @@ class CanarySet(Sequence[Canary]):
 
     @classmethod
     def draw(
-        cls, formats: SecretFormat | Iterable[SecretFormat], *, repetitions: Sequence[int], seed: Seed = 0
+        cls,
+        formats: SecretFormat | Iterable[SecretFormat],
+        *,
+        repetitions: Sequence[int],
+        seed: Seed = 0,
+        holdout: float = 0.0,
     ) -> CanarySet:
         """Draw, for every format, one random secret for every number of repetitions.
 
-        The ids say the format's name and the repetitions; they do not depend on the seed.
+        The ids say the format's name and the repetitions; they do not depend on the seed. The secrets of a seed are
+        the same with and without a holdout.
 
         Args:
             formats: One format, or several different ones.
             repetitions: How often each canary of a format is inserted; 0 makes a control.
             seed: An integer, a `random.Random` or a `numpy.random.Generator`.
+            holdout: The probability with which each canary, by a coin of its own, is left out of the training data.
+                An audit needs fair coins: 0.5.
+
+        Example:
+            >>> canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1] * 100, seed=0, holdout=0.5)
+            >>> len(canaries.inserted), len(canaries.held_out)
+            (49, 51)
         """
         listed = _listed_formats(formats)
         counts = _listed_repetitions(repetitions)
+        holdout = probability(holdout, "holdout")
         # One stream for all formats: starting each from the same seed would give formats of equal size
         # canaries with equal numbers.
         generator = generator_from(seed)
@@ -80,7 +96,11 @@ class CanarySet(Sequence[Canary]):
                 if times_used[identifier] > 1:
                     identifier += f"-{times_used[identifier]}"
                 canaries.append(Canary(identifier, text, format_, count))
-        return cls(canaries)
+        if not holdout:
+            return cls(canaries)
+        # The coins come from a stream of their own, begun after the last secret was drawn.
+        coins = random.Random(generator.getrandbits(128))
+        return cls(replace(canary, held_out=coins.random() < holdout, holdout=holdout) for canary in canaries)
 
     def __setattr__(self, attribute: str, value: object) -> None:
         """Refuse: a canary set is immutable."""
@@ -136,6 +156,16 @@ class CanarySet(Sequence[Canary]):
         """The secrets, in order."""
         return tuple(canary.text for canary in self._canaries)
 
+    @property
+    def inserted(self) -> CanarySet:
+        """Those that belong in the training data at least once."""
+        return type(self)(canary for canary in self._canaries if canary.copies)
+
+    @property
+    def held_out(self) -> CanarySet:
+        """Those that are left out of the training data, to compare the others with."""
+        return type(self)(canary for canary in self._canaries if canary.held_out)
+
     def by_format(self) -> dict[SecretFormat, list[Canary]]:
         """Return the canaries of each format, both in the order of the set."""
         groups: dict[SecretFormat, list[Canary]] = {}
@@ -143,14 +173,37 @@ class CanarySet(Sequence[Canary]):
             groups.setdefault(canary.format, []).append(canary)
         return groups
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `save` writes, as plain lists, strings and dictionaries."""
+        return canaries_to_dict(self._canaries)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any], source: str = "content") -> CanarySet:
+        """Make the set that `to_dict` described.
+
+        Args:
+            content: What `to_dict` gave.
+            source: Where it comes from; messages begin with it.
+
+        Raises:
+            ManifestError: A field is wrong; names it.
+
+        Example:
+            >>> canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4])
+            >>> CanarySet.from_dict(canaries.to_dict()) == canaries
+            True
+        """
+        return canaries_from_dict(cls, content, source)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a JSON manifest in one step; an existing file is replaced."""
-        write_manifest(path, self._canaries)
+        write_manifest(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CanarySet:
         """Read what `save` wrote; ManifestError names the file and the field that is wrong."""
-        return cls(read_manifest(path))
+        # The fields of a file stand directly in it, so no dot comes between its name and theirs.
+        return canaries_from_dict(cls, read_manifest(path), f"{path}: ")
 
 
 def _listed_formats(formats: SecretFormat | Iterable[SecretFormat]) -> list[SecretFormat]:

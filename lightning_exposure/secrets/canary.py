@@ -18,7 +18,9 @@ class Canary:
         id: A name for reports, of ``a-z 0-9 . _ -``, unique within a `CanarySet`.
         text: The secret, with its prompt.
         format: What the text looks like.
-        repetitions: How many times the text is inserted.
+        repetitions: How many times the text is inserted, unless it is held out.
+        held_out: Whether it is left out of the training data after all, to be compared with those that are in.
+        holdout: The probability with which a coin of its own left it out; 0 if no coin was tossed.
 
     Example:
         >>> Canary("door", "the code is 0451", SecretFormat("the code is ####"), repetitions=8).repetitions
@@ -29,6 +31,8 @@ class Canary:
     text: str
     format: SecretFormat
     repetitions: int
+    held_out: bool = False
+    holdout: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the fields, in an order that reports the simplest problem first."""
@@ -42,7 +46,30 @@ class Canary:
                 "make one, for example SecretFormat('my pin is ####')."
             )
         object.__setattr__(self, "repetitions", whole_number(self.repetitions, "repetitions", minimum=0))
+        if not isinstance(self.held_out, bool):
+            raise ArgumentError(
+                f"held_out={self.held_out!r}: expected True or False, got {type(self.held_out).__name__}."
+            )
+        object.__setattr__(self, "holdout", probability(self.holdout, "holdout"))
         self.format.index(self.text)  # a SecretError says which character does not fit
+
+    @property
+    def copies(self) -> int:
+        """How many copies belong in the training data: `repetitions`, or none if the canary is held out."""
+        return 0 if self.held_out else self.repetitions
+
+
+def probability(value: object, argument: str) -> float:
+    """Return `value` as a probability below 1, or say which `argument` is not one.
+
+    >>> probability(1, "holdout")
+    Traceback (most recent call last):
+    ...
+    lightning_exposure.errors.ArgumentError: holdout=1: expected a probability of at least 0 and below 1, such as 0.5.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ArgumentError(f"{argument}={value!r}: expected a probability of at least 0 and below 1, such as 0.5.")
+    return float(value)
 
 
 def first_duplicate(values: Sequence[str]) -> tuple[int, int] | None:

@@ -103,6 +103,53 @@ def test_what_cannot_be_drawn(formats: Any, repetitions: Any, message: str) -> N
         CanarySet.draw(formats, repetitions=repetitions, seed=0)
 
 
+# --- held out by a coin -------------------------------------------------------------------------------------
+
+
+def test_the_secrets_of_a_seed_are_the_same_with_and_without_a_holdout() -> None:
+    for seed in (7, random.Random(7), np.random.default_rng(7)):
+        plain = CanarySet.draw([SSN, PIN], repetitions=[1, 4], seed=copy.deepcopy(seed))
+        with_coins = CanarySet.draw([SSN, PIN], repetitions=[1, 4], seed=copy.deepcopy(seed), holdout=0.5)
+        assert (with_coins.texts, ids(with_coins)) == (plain.texts, ids(plain))
+        assert [canary.repetitions for canary in with_coins] == [1, 4, 1, 4]
+        assert with_coins == CanarySet.draw([SSN, PIN], repetitions=[1, 4], seed=copy.deepcopy(seed), holdout=0.5)
+
+
+@pytest.mark.parametrize("holdout", [0.5, 0.2])
+def test_each_canary_has_a_coin_of_its_own(holdout: float) -> None:
+    draws = [CanarySet.draw(PIN, repetitions=[1] * 20, seed=seed, holdout=holdout) for seed in range(200)]
+    coins = np.array([[canary.held_out for canary in canaries] for canaries in draws])
+    # Four standard deviations: of all coins together, of the coins of one place, and of two places falling alike.
+    assert abs(coins.mean() - holdout) < 4 * np.sqrt(holdout * (1 - holdout) / coins.size)
+    assert (abs(coins.mean(axis=0) - holdout) < 4 * np.sqrt(holdout * (1 - holdout) / 200)).all()
+    alike = holdout**2 + (1 - holdout) ** 2
+    assert abs((coins[:, 0] == coins[:, 1]).mean() - alike) < 4 * np.sqrt(alike * (1 - alike) / 200)
+    assert {canary.holdout for canaries in draws for canary in canaries} == {holdout}
+
+
+def test_those_in_and_those_out_are_sets_of_their_own() -> None:
+    canaries = CanarySet.draw(PIN, repetitions=[0, 1, 1, 1, 1, 2, 2, 2], seed=0, holdout=0.5)
+    assert set(ids(canaries.held_out)) == {canary.id for canary in canaries if canary.held_out}
+    assert set(ids(canaries.inserted)) == {canary.id for canary in canaries if not canary.held_out} - {"pin-0x"}
+    assert all(canary.copies == 0 for canary in canaries.held_out)
+    assert all(canary.copies == canary.repetitions > 0 for canary in canaries.inserted)
+    without = CanarySet.draw(PIN, repetitions=[1, 2])
+    assert without.inserted == without
+    assert len(without.held_out) == 0
+    assert [canary.holdout for canary in without] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("holdout", [1, 1.0, -0.1, float("nan"), "half", True, None])
+def test_a_holdout_is_a_probability_below_one(holdout: Any) -> None:
+    message = "expected a probability of at least 0 and below 1, such as 0.5"
+    with pytest.raises(ArgumentError, match=f"holdout={holdout!r}: {message}"):
+        CanarySet.draw(PIN, repetitions=[1], holdout=holdout)
+    with pytest.raises(ArgumentError, match=f"holdout={holdout!r}: {message}"):
+        Canary("door", "my pin is 0451", PIN, 1, holdout=holdout)
+    with pytest.raises(ArgumentError, match="held_out='no': expected True or False, got str"):
+        Canary("door", "my pin is 0451", PIN, 1, held_out="no")  # type: ignore[arg-type]
+
+
 # --- canaries made by hand ----------------------------------------------------------------------------------
 
 
@@ -190,6 +237,33 @@ def test_what_is_saved_is_loaded(canaries: CanarySet, tmp_path: Path) -> None:
     assert "東京" in path.read_text(encoding="utf-8"), "readable, not escaped"
 
 
+def test_the_coins_are_in_the_manifest_and_older_manifests_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "canaries.json"
+    canaries = CanarySet.draw(PIN, repetitions=[1] * 8, seed=0, holdout=0.5)
+    canaries.save(path)
+    assert CanarySet.load(path) == canaries
+    data = json.loads(path.read_text(encoding="utf-8"))
+    assert [entry["held_out"] for entry in data["canaries"]] == [canary.held_out for canary in canaries]
+    for entry in data["canaries"]:
+        del entry["held_out"], entry["holdout"]
+    path.write_text(json.dumps(data), encoding="utf-8")
+    assert CanarySet.load(path) == CanarySet.draw(PIN, repetitions=[1] * 8, seed=0)
+
+
+def test_a_set_as_plain_values(canaries: CanarySet, tmp_path: Path) -> None:
+    canaries.save(tmp_path / "canaries.json")
+    assert canaries.to_dict() == json.loads((tmp_path / "canaries.json").read_text(encoding="utf-8"))
+    assert CanarySet.from_dict(canaries.to_dict()) == canaries
+    broken = canaries.to_dict()
+    broken["canaries"][1]["id"] = 7
+    with pytest.raises(ManifestError, match=r"^content\.canaries\[1\]\.id: expected a string, got 7"):
+        CanarySet.from_dict(broken)
+    with pytest.raises(ManifestError, match=r"^run 3\.canaries\[1\]\.id: expected a string, got 7"):
+        CanarySet.from_dict(broken, "run 3")
+    with pytest.raises(ManifestError, match=r"^content: expected an object, got \[\]"):
+        CanarySet.from_dict([])  # type: ignore[arg-type]
+
+
 def test_a_failed_save_leaves_the_old_manifest(
     canaries: CanarySet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,8 +295,8 @@ MISSING = object()
         (["formats", 0, "pattern"], 7, r"formats\[0\].pattern: expected a string, got 7"),
         (["formats", 0, "pattern"], "no blank", r"formats\[0\]: .*nothing to fill in"),
         (["formats", 1, "words"], [], r"formats\[1\].words: expected an object"),
-        (["formats", 1, "words", "town"], "Rome", r"formats\[1\].words.town: expected a list"),
-        (["formats", 1, "words", "town", 1], 7, r"formats\[1\].words.town\[1\]: expected a string, got 7"),
+        (["formats", 1, "words", "town"], "Rome", r"formats\[1\].words\['town'\]: expected a list"),
+        (["formats", 1, "words", "town", 1], 7, r"formats\[1\].words\['town'\]\[1\]: expected a string, got 7"),
         (["formats", 0, "checksum"], 1, r"formats\[0\].checksum: expected a string, got 1"),
         (["formats", 0, "name"], ["x"], r"formats\[0\].name: expected a string"),
         (["formats", 0, "name"], "A B", r"formats\[0\]: name='A B'"),
@@ -231,12 +305,19 @@ MISSING = object()
         (["canaries", 2, "text"], 7, r"canaries\[2\].text: expected a string, got 7"),
         (["canaries", 2, "text"], "my ssn is 1", r"canaries\[2\].text: 'my ssn is 1': it ends too early"),
         (["canaries", 1, "id"], "A B", r"canaries\[1\].id: id='A B'"),
-        (["canaries", 1, "id"], "ssn-0x", r"canaries\[1\].id: 'ssn-0x' is the same as canaries\[0\].id"),
+        (["canaries", 1, "id"], "ssn-0x", r"canaries: canaries\[1\].id='ssn-0x': the same as canaries\[0\].id"),
         (["canaries", 1, "format"], 2, r"canaries\[1\].format: got 2, but there are 2 formats"),
         (["canaries", 1, "format"], -1, r"canaries\[1\].format: got -1"),
         (["canaries", 1, "format"], "ssn", r"canaries\[1\].format: expected an integer, got 'ssn'"),
-        (["canaries", 1, "repetitions"], -4, r"canaries\[1\].repetitions: got -4; expected at least 0"),
+        (["canaries", 1, "repetitions"], -4, r"canaries\[1\].repetitions: expected an integer of at least 0, got -4"),
         (["canaries", 1, "repetitions"], 4.0, r"canaries\[1\].repetitions: expected an integer, got 4.0"),
+        (["canaries", 1, "held_out"], 1, r"canaries\[1\].held_out: expected true or false, got 1"),
+        (
+            ["canaries", 1, "holdout"],
+            1.0,
+            r"canaries\[1\].holdout: expected a number of at least 0 and below 1, got 1.0",
+        ),
+        (["canaries", 1, "holdout"], "half", r"canaries\[1\].holdout: expected a number of at least 0 and below 1"),
         (["canaries", 1], None, r"canaries\[1\]: expected an object, got None"),
     ],
 )
@@ -281,7 +362,7 @@ def test_a_text_may_not_occur_twice_in_a_manifest(canaries: CanarySet, tmp_path:
     data = json.loads(path.read_text(encoding="utf-8"))
     data["canaries"][2]["text"] = data["canaries"][0]["text"]
     path.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(ManifestError, match=r"canaries\[2\].text: .* is the same as canaries\[0\].text"):
+    with pytest.raises(ManifestError, match=r"canaries: canaries\[2\].text=.*: the same as canaries\[0\].text"):
         CanarySet.load(path)
 
 

@@ -1,0 +1,94 @@
+"""How well scores tell members of the training data from others: pure functions.
+
+A higher score means: more likely a member. Scores that are equal tell nothing apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import stats
+
+from lightning_exposure.errors import ArgumentError, ScoreError
+
+Floats = NDArray[np.float64]
+
+
+def checked_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Floats, Floats]:
+    """Both as arrays of numbers.
+
+    Raises:
+        ScoreError: One of them is empty, is not a list, or holds NaN or infinity.
+    """
+    return _checked(scores_in, "scores_in", "inserted"), _checked(scores_out, "scores_out", "held out")
+
+
+def _checked(scores: ArrayLike, argument: str, kind: str) -> Floats:
+    try:
+        array = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ScoreError(f"{argument}: expected a list of numbers, got {scores!r:.60}.") from error
+    if array.ndim != 1:
+        raise ScoreError(f"{argument}: expected a list of numbers, got an array of shape {array.shape}.")
+    if not len(array):
+        raise ScoreError(
+            f"{argument} is empty: no canary was {kind}, so there is nothing to compare; draw the canaries with "
+            "holdout=0.5, and enough of them."
+        )
+    bad = np.flatnonzero(~np.isfinite(array))
+    if len(bad):
+        raise ScoreError(
+            f"{argument}[{bad[0]}] is {array[bad[0]]}, and {len(bad)} of {len(array)} are not finite; expected finite "
+            "numbers. Has the training diverged?"
+        )
+    return array
+
+
+def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
+    """The probability that a member has a higher score than another; equal scores count one half.
+
+    Example:
+        >>> auc([1.0, 2.0], [0.0, 1.0])
+        0.875
+    """
+    inside, outside = checked_scores(scores_in, scores_out)
+    ranks = stats.rankdata(np.concatenate([inside, outside]))[: len(inside)]
+    least = len(inside) * (len(inside) + 1) / 2
+    return float((ranks.sum() - least) / (len(inside) * len(outside)))
+
+
+def attack_accuracy(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
+    """The share of right answers, members and others weighing the same, if the highest scores are called members.
+
+    As many are called members as there are. So no threshold was picked because it does well on these very scores, and
+    scores that tell nothing give one half on average, whatever the sizes. Equal scores across the cut are split evenly.
+
+    Example:
+        >>> attack_accuracy([3.0, 2.0, 0.5], [1.0, 0.0, -1.0])  # one of three is wrong on both sides
+        0.6666666666666666
+    """
+    inside, outside = checked_scores(scores_in, scores_out)
+    cut = np.sort(np.concatenate([inside, outside]))[-len(inside)]
+    above = int((inside > cut).sum()), int((outside > cut).sum())
+    equal = int((inside == cut).sum()), int((outside == cut).sum())
+    share = (len(inside) - sum(above)) / sum(equal)
+    tpr = (above[0] + share * equal[0]) / len(inside)
+    fpr = (above[1] + share * equal[1]) / len(outside)
+    return (tpr + 1.0 - fpr) / 2
+
+
+def tpr_at_fpr(scores_in: ArrayLike, scores_out: ArrayLike, fpr: float = 0.01) -> float:
+    """The share of members with a score above all but a small share of the others.
+
+    With fewer than `1 / fpr` others, not one of them may lie above.
+
+    Example:
+        >>> tpr_at_fpr([5.0, 4.0, 1.0, 0.0], [4.0, 2.0], fpr=0.5)
+        0.5
+    """
+    if not 0.0 <= fpr < 1.0:
+        raise ArgumentError(f"fpr={fpr!r}: expected a share of at least 0 and below 1, such as 0.01.")
+    inside, outside = checked_scores(scores_in, scores_out)
+    allowed = int(fpr * len(outside) + 1e-9)  # 0.07 * 100 is a little more than 7, 0.29 * 100 a little less than 29
+    threshold = np.sort(outside)[-1 - allowed]
+    return float((inside > threshold).mean())

@@ -1,0 +1,327 @@
+"""The audit of scores: its guesses, its bounds on mechanisms whose epsilon is known, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from lightning_exposure.errors import ArgumentError, ScoreError
+from lightning_exposure.privacy.attack import attack_accuracy, auc, tpr_at_fpr
+from lightning_exposure.privacy.audit import AuditResult, audit, largest_provable_epsilon
+from lightning_exposure.privacy.bounds import (
+    one_run_epsilon,
+)
+from lightning_exposure.privacy.guessing import plan, right_guesses
+
+Scores = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+def logit(probability: float) -> float:
+    return math.log(probability / (1 - probability))
+
+
+def tossed(generator: np.random.Generator, canaries: int) -> NDArray[np.bool_]:
+    """Who is in, by fair coins."""
+    return generator.random(canaries) < 0.5
+
+
+def parted(scores: NDArray[np.float64], members: NDArray[np.bool_]) -> Scores:
+    return scores[members], scores[~members]
+
+
+def randomized_response(
+    generator: np.random.Generator, canaries: int, epsilon: float, *, ties: bool = True, records: int = 1
+) -> Scores:
+    """Every record tells whether it was in, and lies with probability 1 / (1 + e^epsilon): exactly epsilon-private."""
+    members = tossed(generator, canaries)
+    lies = generator.random((records, canaries)) > 1 / (1 + math.exp(-epsilon))
+    told = (members ^ lies).sum(axis=0).astype(float)
+    return parted(told if ties else told + 1e-3 * generator.random(canaries), members)
+
+
+def allowed(trials: int, rate: float = 0.05) -> int:
+    """So many false claims in some trials are surpassed with a probability of one in ten thousand."""
+    return int(stats.binom.isf(1e-4, trials, rate))
+
+
+# --- the classical bound ------------------------------------------------------------------------------------
+
+
+def classical_oracle(scores_in: list[float], scores_out: list[float], delta: float, confidence: float) -> float:
+    """Thresholds at the scores of those out that stand 1st, 2nd, 3rd, 5th, 6th, ... from the top or from the bottom."""
+    places = sorted({place for n in (0, 1, 2, 4, 5, 8, 11, 16) for place in (n, 19 - n) if n <= 9})
+    error = (1 - confidence) / (2 * len(places))
+    best = 0.0
+    for place in places:
+        threshold = sorted(scores_out, reverse=True)[place]
+        true = sum(score > threshold for score in scores_in)
+        tpr = stats.binomtest(true, len(scores_in)).proportion_ci(1 - 2 * error, method="exact").low
+        fpr = stats.binomtest(place, len(scores_out)).proportion_ci(1 - 2 * error, method="exact").high
+        for rate, other in ((tpr, fpr), (1 - fpr, 1 - tpr)):
+            if rate > delta:
+                best = max(best, math.log((rate - delta) / other))
+    return best
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.5, 3.0, 9.0])
+@pytest.mark.parametrize("delta", [0.0, 0.01])
+def test_the_classical_bound_is_the_best_threshold(shift: float, delta: float) -> None:
+    generator = np.random.default_rng(3)
+    scores_in, scores_out = generator.normal(shift, 1, 23).tolist(), generator.normal(0, 1, 20).tolist()
+    found = audit(scores_in, scores_out, delta=delta, confidence=0.9).epsilon_lower_classical
+    assert found == pytest.approx(classical_oracle(scores_in, scores_out, delta, 0.9))
+
+
+# --- the attack ---------------------------------------------------------------------------------------------
+
+
+def test_auc_accuracy_and_tpr_are_what_counting_gives() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        scores_in, scores_out = generator.integers(0, 9, 17) + 1.0, generator.integers(0, 9, 31) * 1.0
+        pairs = [(a > b) + 0.5 * (a == b) for a in scores_in for b in scores_out]
+        assert auc(scores_in, scores_out) == pytest.approx(np.mean(pairs))
+        # Every order of equal scores is as likely as any other: shuffle, and call the first 17 members.
+        marks = np.array([1] * 17 + [0] * 31)
+        everything = np.concatenate([scores_in, scores_out])
+        shares = []
+        for _ in range(400):
+            order = generator.permutation(48)
+            called = order[np.argsort(-everything[order], kind="stable")][:17]
+            tpr = marks[called].sum() / 17
+            shares.append((tpr + 1 - (17 - marks[called].sum()) / 31) / 2)
+        assert attack_accuracy(scores_in, scores_out) == pytest.approx(np.mean(shares), abs=0.02)
+        below_half = [t for t in range(-1, 11) if (scores_out > t).mean() <= 0.25]
+        assert tpr_at_fpr(scores_in, scores_out, 0.25) == max((scores_in > t).mean() for t in below_half)
+
+
+def test_one_percent_of_few_is_none() -> None:
+    assert tpr_at_fpr([5.0, 3.0, 1.0], [0.0] * 98 + [2.0, 4.0]) == pytest.approx(2 / 3), (
+        "one of a hundred may lie above"
+    )
+    assert tpr_at_fpr([5.0, 3.0, 1.0], [0.0] * 97 + [2.0, 4.0]) == pytest.approx(1 / 3), "none of 99 may"
+    assert tpr_at_fpr([3.0], [3.0] * 10, 0.01) == 0.0, "equal is not above"
+    with pytest.raises(ArgumentError, match=r"fpr=1\.0: expected a share of at least 0 and below 1"):
+        tpr_at_fpr([1.0], [0.0], 1.0)
+
+
+def test_the_loss_of_privacy_goes_from_luck_to_certainty() -> None:
+    apart = audit([3.0, 4.0, 5.0, 6.0], [0.0, 1.0, 2.0])
+    assert (apart.accuracy, apart.auc, apart.tpr_at_1_percent_fpr, apart.privacy_loss) == (1.0, 1.0, 1.0, 1.0)
+    wrong = audit([0.0, 1.0], [2.0, 3.0])
+    assert (wrong.accuracy, wrong.auc, wrong.privacy_loss) == (0.0, 0.0, 0.0)
+    middle = audit([4.0, 1.0, 5.0, 6.0], [0.0, 2.0, -1.0, -2.0])
+    assert middle.accuracy == 0.75
+    assert middle.privacy_loss == pytest.approx((0.75 - 0.5) / 0.5)
+
+
+# --- the guesses --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.95, 0.999])
+def test_the_plan_shares_out_the_error_and_never_guesses_twice(confidence: float) -> None:
+    for canaries in [*range(200), 1000, 12345]:
+        made = plan(canaries, 1 - confidence)
+        assert made.share == pytest.approx((1 - confidence) / (2 if made.others else 1))
+        assert all(each.guesses <= canaries for each in made.tries)
+        assert len({(each.called_in, each.called_out) for each in made.tries}) == len(made.tries)
+        # A canary that two tries guess about has the same guess in both.
+        assert all(2 * max(each.called_in, each.called_out) <= canaries for each in made.tries)
+        assert made.first.guesses == max(each.guesses for each in made.tries)
+        for each in made.others:
+            proves = one_run_epsilon(each.guesses, each.guesses, confidence=1 - made.share / len(made.others))
+            assert proves >= 0.5
+
+
+def test_right_guesses_are_those_of_the_worst_order_of_equal_scores() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        scores, members = generator.integers(0, 3, 6).astype(float), tossed(generator, 6)
+        called_in, called_out = right_guesses(*parted(scores, members))
+        every_order = itertools.permutations(range(6))
+        orders = [p for p in every_order if all(scores[a] >= scores[b] for a, b in itertools.pairwise(p))]
+        for count in range(7):
+            assert called_in[count] == min(members[list(order[:count])].sum() for order in orders)
+            assert called_out[count] == min((~members[list(order[6 - count :])]).sum() for order in orders)
+
+
+def test_with_everything_right_the_audit_proves_the_most_there_is() -> None:
+    for canaries in (20, 100, 501):
+        half = canaries // 2
+        found = audit(np.arange(half) + 1000.0, np.arange(canaries - half))
+        made = plan(canaries, 0.05)
+        guesses = made.first.guesses
+        assert found.epsilon_lower == found.epsilon_lower_one_run == largest_provable_epsilon(canaries)
+        assert (found.guesses, found.correct) == (guesses, guesses)
+        assert found.epsilon_lower == pytest.approx(logit(made.share ** (1 / guesses)))
+    assert largest_provable_epsilon(0) == largest_provable_epsilon(5) == 0.0
+    assert largest_provable_epsilon(100, delta=1e-4) < largest_provable_epsilon(100)
+    assert largest_provable_epsilon(100, 0.99) < largest_provable_epsilon(100)
+    assert largest_provable_epsilon(100, records=2) == pytest.approx(largest_provable_epsilon(100) / 2)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 1.0])
+def test_the_one_run_bound_is_that_of_the_best_try(share: float) -> None:
+    """Counted by hand; only some of the members stand out, so that few guesses or many prove most."""
+    generator = np.random.default_rng(1)
+    members = tossed(generator, 600)
+    scores = generator.normal(size=600) + 4 * (members & (generator.random(600) < share))
+    ranked = members[np.argsort(-scores)]
+    made = plan(600, 0.1)
+    proved = {}
+    for each in made.tries:
+        error = made.share if each == made.first else 0.05 / len(made.others)
+        correct = ranked[: each.called_in].sum() + (~ranked[600 - each.called_out :]).sum()
+        proved[int(correct), each.guesses] = one_run_epsilon(int(correct), each.guesses, confidence=1 - error)
+    found = audit(*parted(scores, members), confidence=0.9)
+    assert found.epsilon_lower == pytest.approx(max(proved.values()))
+    assert (found.correct, found.guesses) == max(proved, key=lambda pair: proved[pair])
+    assert (found.guesses == made.first.guesses) == (share == 1.0)
+
+
+def test_equal_scores_prove_nothing() -> None:
+    found = audit(np.zeros(60), np.zeros(50))
+    assert (found.epsilon_lower, found.epsilon_lower_classical) == (0.0, 0.0)
+    assert (found.auc, found.accuracy, found.tpr_at_1_percent_fpr) == (0.5, 0.5, 0.0)
+
+
+def test_the_order_of_the_canaries_and_the_scale_of_their_scores_do_not_matter() -> None:
+    generator = np.random.default_rng(0)
+    scores_in, scores_out = generator.normal(1, 1, 200).round(1), generator.normal(0, 1, 190).round(1)
+    found = audit(scores_in, scores_out, delta=1e-6)
+    assert found.epsilon_lower > 0
+    assert audit(generator.permutation(scores_in), scores_out[::-1], delta=1e-6) == found
+    assert audit(np.exp(scores_in), np.exp(scores_out), delta=1e-6) == found
+    assert audit(scores_in, scores_out, delta=1e-3).epsilon_lower < found.epsilon_lower
+    assert audit(scores_in, scores_out, delta=1e-3).epsilon_lower_classical < found.epsilon_lower_classical
+
+
+# --- many trials --------------------------------------------------------------------------------------------
+
+
+def null_scores(generator: np.random.Generator, canaries: int) -> NDArray[np.float64]:
+    return generator.normal(size=canaries)
+
+
+def null_scores_with_ties(generator: np.random.Generator, canaries: int) -> NDArray[np.float64]:
+    return generator.poisson(3.0, canaries).astype(float)
+
+
+def null_scores_that_hang_together(generator: np.random.Generator, canaries: int) -> NDArray[np.float64]:
+    """A few clusters: what one canary costs says what its neighbours cost."""
+    return np.repeat(generator.standard_cauchy(canaries // 10 + 1), 10)[:canaries] + 0.1 * generator.random(canaries)
+
+
+@pytest.mark.parametrize("canaries", [30, 300])
+@pytest.mark.parametrize("make", [null_scores, null_scores_with_ties, null_scores_that_hang_together])
+def test_a_model_that_tells_nothing_is_seldom_accused(
+    make: Callable[[np.random.Generator, int], NDArray[np.float64]], canaries: int
+) -> None:
+    generator = np.random.default_rng(canaries)
+    found = [audit(*parted(make(generator, canaries), tossed(generator, canaries))) for _ in range(1000)]
+    assert sum(result.epsilon_lower_one_run > 0 for result in found) <= allowed(1000)
+    if make is not null_scores_that_hang_together:  # the classical bound assumes that they do not
+        assert sum(result.epsilon_lower_classical > 0 for result in found) <= allowed(1000)
+    assert np.mean([result.accuracy for result in found]) == pytest.approx(0.5, abs=0.01), "no optimism"
+    assert np.mean([result.auc for result in found]) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("ties", [True, False])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
+def test_on_randomized_response_the_bound_is_below_the_truth_and_not_far(epsilon: float, ties: bool) -> None:
+    generator = np.random.default_rng(int(10 * epsilon) + ties)
+    found = [audit(*randomized_response(generator, 10_000, epsilon, ties=ties)) for _ in range(150)]
+    one_run = np.array([result.epsilon_lower_one_run for result in found])
+    classical = np.array([result.epsilon_lower_classical for result in found])
+    assert (one_run > epsilon).sum() <= allowed(150)
+    assert (classical > epsilon).sum() <= allowed(150)
+    assert (one_run > 0.7 * epsilon).all()
+    # The classical bound picks thresholds from a grid, and can't put one between the only two scores there are.
+    assert (classical > (0.55 if ties else 0.65) * epsilon).all()
+    assert np.median(classical) > (0.65 if ties else 0.75) * epsilon
+
+
+@pytest.mark.parametrize("canaries", [50, 1000])
+def test_fewer_canaries_make_no_bound_too_high(canaries: int) -> None:
+    generator = np.random.default_rng(canaries)
+    found = [audit(*randomized_response(generator, canaries, 1.0, ties=False)) for _ in range(500)]
+    assert 0 < sum(result.epsilon_lower_one_run > 1.0 for result in found) <= allowed(500)
+    assert sum(result.epsilon_lower_classical > 1.0 for result in found) <= allowed(500)
+
+
+def test_copies_of_a_canary_do_not_make_the_bound_for_one_record_too_high() -> None:
+    generator = np.random.default_rng(0)
+    scores = [randomized_response(generator, 3000, 1.0, records=3) for _ in range(100)]
+    per_record = np.array([audit(*each, records=3).epsilon_lower for each in scores])
+    assert (per_record > 1.0).sum() <= allowed(100)
+    assert np.median(per_record) > 0.5
+    assert np.median([audit(*each).epsilon_lower for each in scores]) > 1.0, "or the test would prove nothing"
+
+
+def test_a_training_that_now_and_then_lays_everything_open_has_that_delta() -> None:
+    generator = np.random.default_rng(5)
+    granted, naive = 0, 0
+    for _ in range(400):
+        members = tossed(generator, 60)
+        told = members ^ (generator.random(60) > 1 / (1 + math.exp(-0.5)))
+        if generator.random() < 0.1:
+            told = members
+        scores = parted(told + 1e-3 * generator.random(60), members)
+        granted += audit(*scores, delta=0.1).epsilon_lower > 0.5
+        naive += audit(*scores).epsilon_lower > 0.5
+    assert granted <= allowed(400)
+    assert naive > allowed(400), "or the test would prove nothing"
+
+
+def test_a_trial_with_a_delta() -> None:
+    """Randomized response in which each record is laid open with probability delta."""
+    generator = np.random.default_rng(0)
+    above = 0
+    for _ in range(100):
+        members = tossed(generator, 1000)
+        told = members ^ (generator.random(1000) > 1 / (1 + math.exp(-1.0)))
+        told = np.where(generator.random(1000) < 1e-3, members, told) + 1e-3 * generator.random(1000)
+        above += audit(*parted(told, members), delta=1e-3).epsilon_lower > 1.0
+    assert above <= allowed(100)
+
+
+# --- what is refused ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scores_in", "scores_out", "message"),
+    [
+        ([], [1.0], "scores_in is empty: no canary was inserted.*holdout=0.5"),
+        ([1.0], [], "scores_out is empty: no canary was held out.*holdout=0.5"),
+        ([1.0, float("nan")], [1.0], r"scores_in\[1\] is nan, and 1 of 2 are not finite"),
+        ([1.0], [float("-inf"), 2.0], r"scores_out\[0\] is -inf.*diverged"),
+        ([[1.0]], [1.0], r"scores_in: expected a list of numbers, got an array of shape \(1, 1\)"),
+        (["high"], [1.0], r"scores_in: expected a list of numbers, got \['high'\]"),
+        ([1.0] * 1000, [0.0] * 10, "scores_in has 1000 and scores_out 10: fair coins.*holdout=0.5"),
+    ],
+)
+def test_scores_that_prove_nothing_are_refused(scores_in: Any, scores_out: Any, message: str) -> None:
+    with pytest.raises(ScoreError, match=message):
+        audit(scores_in, scores_out)
+
+
+def test_arguments_out_of_range_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"delta=1\.0: expected a number of at least 0 and below 1"):
+        audit([1.0], [0.0], delta=1.0)
+    with pytest.raises(ArgumentError, match=r"confidence is 95; expected a number between 0 and 1"):
+        audit([1.0], [0.0], confidence=95)
+    with pytest.raises(ArgumentError, match=r"records=0: expected an integer of at least 1"):
+        audit([1.0], [0.0], records=0)
+
+
+def test_a_result_survives_as_plain_values() -> None:
+    found = audit([3.0, 2.0, 5.0], [1.0, 0.0], delta=1e-5)
+    assert AuditResult.from_dict(found.to_dict()) == found
+    assert (found.inserted, found.held_out, found.delta, found.confidence, found.records) == (3, 2, 1e-5, 0.95, 1)
