@@ -1,7 +1,16 @@
 """Lightning callbacks: they orchestrate, and compute nothing themselves."""
 
+from lightning_exposure.callbacks.audit import AuditCallback, AuditWarning
 from lightning_exposure.callbacks.exposure import ExposureCallback
 from lightning_exposure.callbacks.extraction import ExtractionCallback
+from lightning_exposure.callbacks.privacy import DifferentialPrivacy
 from lightning_exposure.callbacks.quiet import quiet
 
-__all__ = ["ExposureCallback", "ExtractionCallback", "quiet"]
+__all__ = [
+    "AuditCallback",
+    "AuditWarning",
+    "DifferentialPrivacy",
+    "ExposureCallback",
+    "ExtractionCallback",
+    "quiet",
+]

@@ -1,0 +1,71 @@
+"""Takes private steps in one of two processes, and writes down what came out. Run by test_optimizer.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed
+from torch import nn
+
+from lightning_exposure.privacy.clipping import Clipping
+from lightning_exposure.privacy.optimizer import ClippedOptimizer, private_optimizer
+
+SIZES = [(3, 5), (4, 0), (0, 0), (2, 6)]  # how many examples each process draws
+
+
+def make(expected: float, distributed: bool) -> tuple[nn.Module, Clipping, ClippedOptimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    clipping = Clipping(model, max_grad_norm=0.4)
+    clipping.attach()
+    optimizer = private_optimizer(
+        torch.optim.SGD(model.parameters(), lr=0.5),
+        clipping,
+        noise_multiplier=0.6,
+        expected_batch_size=expected,
+        generator=torch.Generator().manual_seed(1),
+        distributed=distributed,
+    )
+    return model, clipping, optimizer
+
+
+def take_steps(ranks: list[int], expected: float, distributed: bool) -> tuple[nn.Module, ClippedOptimizer]:
+    """Steps with the examples of these processes."""
+    model, clipping, optimizer = make(expected, distributed)
+    generator = torch.Generator().manual_seed(2)
+    for sizes in SIZES:
+        shares = [torch.randn(size, 3, generator=generator) for size in sizes]
+        examples = torch.cat([shares[rank] for rank in ranks])
+        optimizer.zero_grad()
+        clipping.begin(len(examples))
+        inputs = examples if len(examples) else torch.ones(1, 3)
+        (model(inputs).square().sum() / len(inputs)).backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def by_name(model: nn.Module, values: dict[nn.Parameter, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: values[parameter] for name, parameter in model.named_parameters()}
+
+
+def main(folder: Path, rank: int) -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder.resolve()}/meeting", rank=rank, world_size=2
+    )
+    model, optimizer = take_steps([rank], expected=4.0, distributed=True)
+    alone, single = take_steps([0, 1], expected=8.0, distributed=False)
+    result = {
+        "weights": dict(model.state_dict()),
+        "sums": by_name(model, optimizer.last_sums),
+        "total": by_name(alone, single.last_sums),
+    }
+    torch.save(result, folder / f"{rank}.pt")
+    if rank == 0:
+        torch.save(dict(alone.state_dict()), folder / "alone.pt")
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
