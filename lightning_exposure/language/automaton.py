@@ -1,167 +1,216 @@
 """Format x tokenizer: which tokens may follow at each place of a secret.
 
-A place is a state of the format's character automaton, reached at the end of a token. With one token per character
-that is the position in the pattern; with subwords one token may fill three digits, or a digit and the dash after it,
-and the set of tokens that fit differs from place to place.
+A place is a state of the format's texts, reached at the end of a token, with what must be remembered of the tokens
+before it to tell whether the path can still be canonical (see `canonical`). With one token per character that is the
+position in the pattern; with subwords one token may fill three digits, or a digit and the dash after it, and the set
+of tokens that fit differs from place to place.
+
+Usually all places are found at once, those that lead to no secret are left out, and equal ones are made one. The
+number of paths is then known exactly: if it is the number of secrets, every path is a canonical one. Where there are
+too many places (eight letters of a vocabulary with ten thousand tokens of letters), they are found as walks come to
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import math
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_exposure.language.byte_texts import ByteTexts
+from lightning_exposure.language.canonical import FRESH, AnySpelling, Canon, forgetting
+from lightning_exposure.language.trie import Vocabulary
 
-class CharacterAutomaton(Protocol):
-    """What a token automaton is made from: which characters may follow. A format's `Acceptor` is one."""
+Integers = NDArray[np.int64]
+Row = tuple[Integers, Integers]
+"""The tokens that may follow at a place, in increasing order, and where each leads."""
 
-    def edges(self, state: int, /) -> Mapping[str, int]:
-        """The characters that may follow, and the state after each."""
-        ...
-
-    def accepting(self, state: int, /) -> bool:
-        """Whether a text may end here."""
-        ...
-
-
-class _Trie:
-    """The texts of a vocabulary by their characters, so that tokens with one beginning are checked together."""
-
-    __slots__ = ("below", "tokens")
-
-    def __init__(self) -> None:
-        self.below: dict[str, _Trie] = {}
-        self.tokens: list[int] = []
-
-    def add(self, text: str, token: int) -> None:
-        node = self
-        for character in text:
-            node = node.below.setdefault(character, _Trie())
-        node.tokens.append(token)
+LARGEST_NUMBER_OF_EDGES = 400_000
+"""Of an automaton whose places are all found at once."""
 
 
 class TokenAutomaton:
-    """Places and the tokens that lead from one to the next, numbered from 0 (the start).
-
-    Only places from which a complete secret can be reached are kept.
+    """Places, which are numbered, and the tokens that lead from one to the next.
 
     Args:
-        acceptor: The format's automaton over characters.
-        start: The state of it where the tree begins.
-        pieces: The text that each token adds, in the order of token ids; None or "" for a token that adds none.
+        texts: The texts of the format.
+        start: The state of them where the tree begins.
+        vocabulary: The tokens.
+        canon: Which tokens may follow; None: all that fit, which are always found at once.
+        memory: What the canon remembers at the start.
+        most_edges: The largest number of edges that are found at once.
 
     Attributes:
-        tokens: For each place, the token ids that may follow, in increasing order.
-        targets: For each place, where each of those tokens leads.
-        accepting: For each place, whether a secret is complete there.
-        open: For each place, whether tokens may follow.
-        depth: The largest number of tokens from the start to a complete secret.
-        shortest: The smallest number of tokens from the start to a complete secret.
-        one_path_per_text: Whether no text can be spelt in two ways, so that every path is the canonical one.
+        start: The place where the tree begins.
+        paths: How many paths lead to a complete secret; None if not all places were found.
+        edges: How many edges were found at once, before equal places were made one.
+        depth: The largest number of tokens from the start to a complete secret, or a little more.
+        shortest: The smallest number of tokens from the start to a complete secret, or a little less.
+        interruptions: The largest number of places on one path where a secret is complete and others go on.
     """
 
-    def __init__(self, acceptor: CharacterAutomaton, start: int, pieces: Sequence[str | None]) -> None:
-        trie = _Trie()
-        for token, piece in enumerate(pieces):
-            if piece:
-                trie.add(piece, token)
-        raw, self.one_path_per_text = _explore(acceptor, start, trie)
-        kept = _complete(acceptor, raw)
-        number = {state: i for i, state in enumerate(s for s in raw if s in kept)}
-        edges = [
-            sorted((token, number[target]) for token, target in raw[state] if target in number) for state in number
-        ]
-        self.tokens = [np.array([token for token, _ in row], dtype=np.int64) for row in edges]
-        self.targets = [np.array([target for _, target in row], dtype=np.int64) for row in edges]
-        self.accepting: NDArray[np.bool_] = np.array([acceptor.accepting(state) for state in number], dtype=bool)
-        self.open: NDArray[np.bool_] = np.array([len(row) > 0 for row in edges], dtype=bool)
-        self.depth, self.shortest = _path_lengths(self.targets, self.accepting)
+    def __init__(
+        self,
+        texts: ByteTexts,
+        start: int,
+        vocabulary: Vocabulary,
+        canon: Canon | None = None,
+        memory: int = FRESH,
+        *,
+        most_edges: int = LARGEST_NUMBER_OF_EDGES,
+    ) -> None:
+        self._texts = texts
+        self._canon = AnySpelling(texts, vocabulary) if canon is None else canon
+        # Where nothing goes on inside a pre-token, nothing has to be remembered.
+        self._forgets = forgetting(texts)
+        self._keys = [(start, FRESH if self._forgets[start] else memory)]
+        self._numbers = {self._keys[0]: 0}
+        self._rows: list[Row | None] = [None]
+        self._accepting = self._open = np.zeros(0, dtype=bool)
+        self.start = 0
+        self.paths: int | None = None
+        self.edges = self.depth = self.shortest = self.interruptions = 0
+        if self._find_all(math.inf if canon is None else most_edges):
+            self._compact()
+        else:
+            rough = TokenAutomaton(texts, start, vocabulary)
+            self.depth, self.shortest, self.interruptions = rough.depth, rough.shortest, rough.interruptions
 
     def __len__(self) -> int:
-        """The number of places; 0 if no secret can be spelt at all."""
-        return len(self.tokens)
+        """The number of places found so far; 0 if no secret can be spelt at all."""
+        return len(self._rows)
 
-    def walk(self, paths: NDArray[np.int32]) -> NDArray[np.int64]:
+    @property
+    def accepting(self) -> NDArray[np.bool_]:
+        """For each place, whether a secret is complete there."""
+        self._look_at_new_places()
+        return self._accepting
+
+    @property
+    def open(self) -> NDArray[np.bool_]:
+        """For each place, whether tokens may follow."""
+        self._look_at_new_places()
+        return self._open
+
+    def children(self, place: int) -> Row:
+        """The tokens that may follow at a place, in increasing order, and where each leads."""
+        row = self._rows[place]
+        if row is None:
+            row = self._rows[place] = self._find(place)
+        return row
+
+    def starting_at(self, place: int) -> TokenAutomaton:
+        """The same, begun at the only place that follows the start."""
+        part = copy(self)
+        part.start, part.depth, part.shortest = place, self.depth - 1, max(0, self.shortest - 1)
+        return part
+
+    def walk(self, paths: NDArray[np.int32]) -> Integers:
         """The place that each path of tokens leads to from the start; -1 if it does not fit.
 
         Args:
             paths: One row each, shorter paths filled up with -1.
         """
-        places = np.zeros(len(paths), dtype=np.int64)
-        if not len(self):
-            return places - 1
-        stride = max(int(tokens.max(initial=0)) for tokens in self.tokens) + 1
-        keys = np.concatenate([place * stride + tokens for place, tokens in enumerate(self.tokens)])
-        targets = np.concatenate(self.targets)
+        places = np.full(len(paths), self.start if len(self) else -1, dtype=np.int64)
         for column in paths.T:
             moving = np.flatnonzero((column >= 0) & (places >= 0))
-            wanted = places[moving] * stride + column[moving]
-            at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-            fits = (keys[at] == wanted) & (column[moving] < stride)
-            places[moving] = np.where(fits, targets[at], -1)
+            if not len(moving):
+                break
+            moving = moving[np.argsort(places[moving], kind="stable")]
+            stand, first = np.unique(places[moving], return_index=True)
+            for place, rows in zip(stand.tolist(), np.split(moving, first[1:]), strict=True):
+                tokens, targets = self.children(place)
+                wanted = column[rows]
+                at = np.minimum(np.searchsorted(tokens, wanted), len(tokens) - 1)
+                places[rows] = np.where(tokens[at] == wanted, targets[at], -1) if len(tokens) else -1
         return places
 
+    def _find(self, place: int) -> Row:
+        """Ask the canon what may follow, and number the places that are new."""
+        tokens, states, memories = self._canon.children(*self._keys[place])
+        memories = np.where(self._forgets[states], FRESH, memories)
+        targets = np.empty(len(tokens), dtype=np.int64)
+        for i, key in enumerate(zip(states.tolist(), memories.tolist(), strict=True)):
+            number = self._numbers.setdefault(key, len(self._keys))
+            if number == len(self._keys):
+                self._keys.append(key)
+                self._rows.append(None)
+            targets[i] = number
+        return tokens, targets
 
-def _explore(acceptor: CharacterAutomaton, start: int, trie: _Trie) -> tuple[dict[int, list[tuple[int, int]]], bool]:
-    """All states at token ends, breadth first, with (token, target); and whether pieces never begin one another."""
-    edges: dict[int, list[tuple[int, int]]] = {}
-    prefix_free = True
-    queue = [start]
-    while queue:
-        following: list[int] = []
-        for state in queue:
-            if state in edges:
-                continue
-            edges[state], separate = _tokens_from(acceptor, state, trie)
-            prefix_free = prefix_free and separate
-            following.extend(target for _, target in edges[state])
-        queue = following
-    return edges, prefix_free
+    def _find_all(self, most_edges: float) -> bool:
+        """Find all places, if they have no more than so many edges."""
+        place = 0
+        while place < len(self._rows):
+            self.edges += len(self.children(place)[0])
+            if self.edges > most_edges:
+                return False
+            place += 1
+        return True
+
+    def _look_at_new_places(self) -> None:
+        """Whether new places are complete and open: so far only the texts tell."""
+        if len(self._accepting) < len(self._rows):
+            states = np.array([state for state, _ in self._keys[len(self._accepting) :]], dtype=np.int64)
+            goes_on = np.array([bool(self._texts.edges[state]) for state in states.tolist()], dtype=bool)
+            self._accepting = np.concatenate([self._accepting, self._texts.accepting[states]])
+            self._open = np.concatenate([self._open, goes_on])
+
+    def _compact(self) -> None:
+        """Count the paths, leave out places that lead to no secret, and make equal places one."""
+        order = {state: i for i, state in enumerate(self._texts.reachable(self._keys[0][0]))}
+        backwards = sorted(range(len(self._rows)), key=lambda place: -order[self._keys[place][0]])
+        merged = np.full(len(self._rows), -1, dtype=np.int64)
+        kept = _Places()
+        for place in backwards:
+            tokens, targets = self.children(place)
+            targets = merged[targets]
+            alive = targets >= 0
+            merged[place] = kept.add(bool(self._texts.accepting[self._keys[place][0]]), tokens[alive], targets[alive])
+        start = int(merged[0])
+        self._canon = self._keys = self._numbers = None  # type: ignore[assignment]
+        if start < 0:
+            self._rows, self.paths = [], 0
+            self._accepting = self._open = np.zeros(0, dtype=bool)
+            return
+        self.paths, self.depth, self.shortest = kept.paths[start], kept.longest[start], kept.shortest[start]
+        self.interruptions = kept.interruptions[start]
+        # The start is number 0; every place stands before those that follow it, as it was made after them.
+        number = start - np.arange(start + 1)
+        rows = [(tokens, number[targets]) for tokens, targets in kept.rows[start::-1]]
+        self._rows = [*rows]
+        self._accepting = np.array(kept.accepting[start::-1], dtype=bool)
+        self._open = np.array([len(tokens) > 0 for tokens, _ in rows], dtype=bool)
 
 
-def _tokens_from(acceptor: CharacterAutomaton, state: int, trie: _Trie) -> tuple[list[tuple[int, int]], bool]:
-    """The tokens whose text fits from a state; and whether none of those texts begins with another."""
-    found: list[tuple[int, int]] = []
-    separate = True
-    stack = [(state, trie, False)]
-    while stack:
-        at, node, inside = stack.pop()
-        found.extend((token, at) for token in node.tokens)
-        separate = separate and len(node.tokens) + inside <= 1 if node.tokens else separate
-        inside = inside or bool(node.tokens)
-        following = acceptor.edges(at)
-        # The smaller of the two decides which characters are tried.
-        for character in node.below if len(node.below) < len(following) else following:
-            if character in following and character in node.below:
-                stack.append((following[character], node.below[character], inside))
-    return found, separate
+class _Places:
+    """Places that lead to a secret, made from the last to the first; equal ones are one."""
 
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+        self.accepting: list[bool] = []
+        self.paths: list[int] = []
+        self.longest: list[int] = []
+        self.shortest: list[int] = []
+        self.interruptions: list[int] = []
+        self._known: dict[tuple[bool, bytes, bytes], int] = {}
 
-def _complete(acceptor: CharacterAutomaton, edges: dict[int, list[tuple[int, int]]]) -> set[int]:
-    """The states from which tokens lead to a complete secret."""
-    parents: dict[int, list[int]] = {state: [] for state in edges}
-    for state, row in edges.items():
-        for _, target in row:
-            parents[target].append(state)
-    kept = {state for state in edges if acceptor.accepting(state)}
-    queue = list(kept)
-    while queue:
-        for parent in parents[queue.pop()]:
-            if parent not in kept:
-                kept.add(parent)
-                queue.append(parent)
-    return kept
-
-
-def _path_lengths(targets: list[NDArray[np.int64]], accepting: NDArray[np.bool_]) -> tuple[int, int]:
-    """The longest and the shortest way from the first place to a complete secret (a finite format has no cycles)."""
-    longest, shortest = 0, None
-    level: set[int] = {0} if targets else set()
-    while level:
-        level = {int(target) for place in level for target in targets[place]}
-        longest += bool(level)
-        if shortest is None and any(accepting[place] for place in level):
-            shortest = longest
-    return longest, shortest or 0
+    def add(self, accepting: bool, tokens: Integers, targets: Integers) -> int:
+        """The number of a place with these children, which were all added before; -1 if it leads to no secret."""
+        if not accepting and not len(tokens):
+            return -1
+        key = accepting, tokens.tobytes(), targets.tobytes()
+        if key not in self._known:
+            self._known[key] = len(self.rows)
+            self.rows.append((tokens, targets))
+            self.accepting.append(accepting)
+            after, ways = np.unique(targets, return_counts=True)
+            below = after.tolist()
+            self.paths.append(accepting + sum(self.paths[i] * n for i, n in zip(below, ways.tolist(), strict=True)))
+            self.longest.append(max((1 + self.longest[i] for i in below), default=0))
+            self.shortest.append(0 if accepting else min(1 + self.shortest[i] for i in below))
+            passed = accepting and bool(below)
+            self.interruptions.append(passed + max((self.interruptions[i] for i in below), default=0))
+        return self._known[key]

@@ -7,22 +7,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.errors import SecretError, TokenizerError
 from lightning_exposure.language.automaton import TokenAutomaton
-from lightning_exposure.language.beginning import Beginning
-from lightning_exposure.language.paths import as_rows
+from lightning_exposure.language.byte_texts import ByteTexts
+from lightning_exposure.language.canonical import FRESH, AnySpelling, Canon
+from lightning_exposure.language.lexicon import Lexicon, lexicons
+from lightning_exposure.language.paths import as_rows, tokens_of
+from lightning_exposure.language.root import Boundary, is_cut, positions_of, reaches_over, shared_tokens
+from lightning_exposure.language.subwords import HuggingFaceTokenizer, as_tokenizer
+from lightning_exposure.language.texts import Texts
 from lightning_exposure.language.tokenizers import Tokenizer
+from lightning_exposure.language.trie import Vocabulary, alphabet_of
 
 if TYPE_CHECKING:
     from lightning_exposure.secrets import SecretFormat
 
 _TRIAL_SECRETS = 64
 """Random secrets that help to find where the prompt's tokens end, beside one for each choice of each blank."""
+
+_REFINABLE = 20_000
+"""Up to this many edges it is worth while to look for an automaton that leaves out more."""
 
 
 class Spelling:
@@ -33,34 +42,48 @@ class Spelling:
 
     Args:
         format: What the secrets look like.
-        tokenizer: What spells them.
+        tokenizer: What spells them: an object with `encode`, `decode` and `vocab_size`, or one of Hugging Face's.
 
     Attributes:
+        tokenizer: The tokenizer; one of Hugging Face's is wrapped.
         root: The tokens that every secret begins with.
-        root_text: Their text.
         known: The text that every secret begins with.
         automaton: Which tokens may follow at each place.
+        exact: Whether every path of the automaton is canonical, so that leaves need no look at the tokenizer.
 
     Raises:
         TokenizerError: The tokenizer lacks a character of the format, or spells it so that no tree holds it.
     """
 
-    def __init__(self, format: SecretFormat, tokenizer: Tokenizer) -> None:
+    def __init__(self, format: SecretFormat, tokenizer: Tokenizer | Any) -> None:
         self._format = format
-        self._tokenizer = tokenizer
-        trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
-        spelt = [_encode(tokenizer, text, format) for text in trials]
+        self.tokenizer = as_tokenizer(tokenizer)
         self.known = format.prompt
-        self._pieces = _pieces(tokenizer, spelt[0][0])
-        self.root = _shared_root(format, tokenizer, spelt, self._pieces)
-        self.root_text = tokenizer.decode(self.root)
-        self._lengths = np.array([len(piece or "") for piece in self._pieces], dtype=np.int64)
-        self.automaton = self._automaton()
-        self._letters: dict[str, int] = {}
-        spelt_by_tokenizer = self.paths(trials)
-        self._letters = _letters(self.automaton, self._pieces)
-        if self._letters and not np.array_equal(self.paths(trials), spelt_by_tokenizer):
-            self._letters = {}
+        trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
+        spelt = [_encode(self.tokenizer, text, format) for text in trials]
+        if isinstance(self.tokenizer, HuggingFaceTokenizer):
+            self.tokenizer.check(trials[0])
+        self._ahead = self._what_stands_ahead(trials[0], spelt[0])
+        texts = Texts.of(format, self._ahead)
+        anchor = spelt[0][min(len(getattr(self.tokenizer, "lead", ())), len(spelt[0]) - 1)]
+        refusals: list[TokenizerError] = []
+        for lexicon in lexicons(self.tokenizer, texts, len(self._ahead) + len(format.prompt), anchor):
+            try:
+                self._spell_with(lexicon, texts, trials, spelt)
+                return
+            except TokenizerError as refusal:
+                refusals.append(refusal)
+        raise refusals[0]
+
+    @property
+    def root_text(self) -> str:
+        """The text of the root, as far as it belongs to the secrets."""
+        return self._full_root[len(self._ahead) :]
+
+    @property
+    def size(self) -> int:
+        """How many secrets there are."""
+        return self._format.size if self.known == self._format.prompt else self._texts.count()
 
     def paths(self, secrets: Sequence[str]) -> NDArray[np.int32]:
         """The tokens from the root to each secret, one row each, shorter ones filled up with -1.
@@ -72,7 +95,7 @@ class Spelling:
         quick = self._by_letters(secrets)
         if quick is not None:
             return quick
-        spelt = [_encode(self._tokenizer, secret, self._format) for secret in secrets]
+        spelt = _encode_all(self.tokenizer, secrets, self._format)
         rows = as_rows([tokens[len(self.root) :] for tokens in spelt])
         places = self.automaton.walk(rows)
         fits = np.array([tokens[: len(self.root)] == self.root for tokens in spelt], dtype=bool) & (places >= 0)
@@ -83,6 +106,174 @@ class Spelling:
                 if not fit or self.text(tokens[len(self.root) :]) != secret:
                     self._refuse(secret, tokens)
         return rows
+
+    def starting_with(self, known: str) -> Spelling:
+        """The same for only those secrets that begin with a known text.
+
+        Raises:
+            SecretError: None does; names the first character that does not fit.
+        """
+        _check_beginning(self._format, known)
+        if not (known.startswith(self.known) or self.known.startswith(known)):
+            raise SecretError(f"known is {known!r}, but the tree holds only secrets that begin with {self.known!r}.")
+        part = copy(self)
+        part.known = known if len(known) > len(self.known) else self.known
+        part._texts = self._texts.narrowed(part.known)
+        part._bytes = ByteTexts(part._texts, self._lexicon.joints, marked=self._lexicon.marked)
+        part._build()
+        part._check_count()
+        return part
+
+    def text(self, path: Sequence[int]) -> str:
+        """The text of a path from the root, the prompt included."""
+        data = b"".join([self._pieces[token] or b"" for token in path])
+        return (self._full_root + self._bytes.text(data, self._start))[len(self._ahead) :]
+
+    def canonical(self, paths: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether complete paths, one row each, are the way the tokenizer itself spells their texts."""
+        rows = [tokens_of(row) for row in paths]
+        spelt = _encode_all(self.tokenizer, [self.text(row) for row in rows], self._format)
+        return np.array([tokens == [*self.root, *row] for tokens, row in zip(spelt, rows, strict=True)], dtype=bool)
+
+    # ---- building -----------------------------------------------------------------------------------------
+
+    def _what_stands_ahead(self, text: str, spelt: Sequence[int]) -> str:
+        """The template before the secrets, or the space that some tokenizers put before a text."""
+        if not isinstance(self.tokenizer, HuggingFaceTokenizer) or self.tokenizer.file is None:
+            return ""
+        if self.tokenizer.before or self.tokenizer.file.writing is None:
+            return self.tokenizer.before
+        first = self.tokenizer.file.all_pieces[spelt[len(self.tokenizer.lead)]] or b""
+        return " " if first.startswith(b" ") and not text.startswith(" ") else ""
+
+    def _spell_with(self, lexicon: Lexicon, texts: Texts, trials: Sequence[str], spelt: Sequence[list[int]]) -> None:
+        """Begin the tree with one way of spelling.
+
+        Raises:
+            TokenizerError: It does not fit.
+        """
+        self._texts, self._lexicon = texts, lexicon
+        self._bytes = ByteTexts(texts, lexicon.joints, marked=lexicon.marked)
+        self._letters: dict[str, int] = {}
+        boundaries = self._find_boundaries(trials[0], shared_tokens(spelt))
+        # No token reaches over a cut, so that what stands before the last one does not matter.
+        cuts = [boundary for boundary in boundaries if is_cut(self._bytes, boundary.state)]
+        boundaries = boundaries[boundaries.index(cuts[-1]) :] if cuts else boundaries
+        self._pieces, self._canons = lexicon.canons(texts.characters(boundaries[0].state))
+        alphabet_begins = boundaries[0].state if cuts else texts.start
+        self._lengths = np.array([len(piece or b"") for piece in self._pieces], dtype=np.int64)
+        self._vocabulary = Vocabulary(self._pieces, alphabet_of(self._bytes, alphabet_begins))
+        root = next(filter(self._is_safe, reversed(boundaries)), None)
+        if root is None:
+            self._refuse_prompt()
+        self._boundaries = [boundary for boundary in boundaries if boundary.tokens <= root.tokens]
+        self.root = spelt[0][: root.tokens]
+        self._full_root = (self._ahead + self._format.prompt)[: root.position]
+        self._build()
+        spelt_by_tokenizer = self.paths(trials)
+        self._check_count()
+        self._letters = _letters(self._vocabulary)
+        if self._letters and not np.array_equal(self.paths(trials), spelt_by_tokenizer):
+            self._letters = {}
+
+    def _find_boundaries(self, text: str, shared: Sequence[int]) -> list[Boundary]:
+        """The token boundaries within the prompt that the tried secrets share."""
+        fixed = self._ahead + self._format.prompt
+        # A space that the tokenizer itself puts before a text is not counted in positions, but for the root alone.
+        extra = len(self._ahead) - len(getattr(self.tokenizer, "before", ""))
+        found = []
+        for count, position in enumerate(positions_of(self.tokenizer, text, shared)):
+            if position is None or count == 0:
+                continue
+            position += extra if position else 0
+            state = self._texts.after(fixed[:position]) if position <= len(fixed) else None
+            if state is not None:
+                found.append(Boundary(count, position, state))
+        if not found:
+            self._refuse_prompt()
+        return found
+
+    def _is_safe(self, boundary: Boundary) -> bool:
+        """Whether all secrets have a token boundary there, not only those that were tried."""
+        if boundary.position == 0 or is_cut(self._bytes, boundary.state):
+            return True
+        if self._bytes.marked:
+            return False
+        longest = max(map(len, self._vocabulary.texts.values()), default=1)
+        before = (self._ahead + self._format.prompt)[: boundary.position].encode()[-longest:]
+        return not reaches_over(self._bytes, self._vocabulary.trie, before, boundary.state)
+
+    def _build(self) -> None:
+        """Make the automaton behind the root; what is spelt in one way only then belongs to the root."""
+        self.automaton = self._finest() or self._any_spelling()
+        self.exact = self.automaton.paths == self.size
+        if self.automaton.paths != 0:
+            self._lengthen_root()
+
+    def _check_count(self) -> None:
+        """Refuse if some secrets cannot be spelt: every secret has one path that is never left out."""
+        if self.automaton.paths is not None and self.automaton.paths < self.size:
+            raise TokenizerError(
+                f"the tokenizer spells {self.automaton.paths:,} of the {self.size:,} secrets of "
+                f"{self._format.pattern!r}; for the others it lacks characters or words (an <unk>?). Use a format that "
+                "the tokenizer can spell."
+            )
+
+    def _finest(self) -> TokenAutomaton | None:
+        """The automaton that leaves out most; None if nothing is known of what is canonical."""
+        finest: TokenAutomaton | None = None
+        for make in self._canons:
+            if finest is not None and (finest.paths in (None, self.size) or finest.edges > _REFINABLE):
+                break
+            canon = make(self._bytes, self._vocabulary)
+            behind_root = self._through_root(canon)
+            if behind_root is None:
+                break
+            self._start, memory = behind_root
+            found = TokenAutomaton(self._bytes, self._start, self._vocabulary, canon, memory)
+            finest = found if finest is None or found.paths is not None else finest
+        return finest
+
+    def _any_spelling(self) -> TokenAutomaton:
+        """The automaton of all spellings."""
+        behind_root = self._through_root(AnySpelling(self._bytes, self._vocabulary))
+        assert behind_root is not None, "at the end of the root there is nothing left to let through"
+        self._start, _ = behind_root
+        return TokenAutomaton(self._bytes, self._start, self._vocabulary)
+
+    def _through_root(self, canon: Canon) -> tuple[int, int] | None:
+        """The state and the memory of a canon behind the root.
+
+        From the last cut, or from a later boundary: some tokenizers put a space behind special tokens that no text has.
+        """
+        for boundary in self._boundaries:
+            state, memory = boundary.state, FRESH
+            for token in self.root[boundary.tokens :]:
+                tokens, targets, memories = canon.children(state, memory)
+                at = int(np.searchsorted(tokens, token))
+                if at == len(tokens) or tokens[at] != token:
+                    break
+                state, memory = int(targets[at]), int(memories[at])
+            else:
+                return state, memory
+        return None
+
+    def _lengthen_root(self) -> None:
+        """What is known and spelt in one way only belongs to the root, which costs nothing."""
+        known = self._ahead + self.known
+        while True:
+            tokens, targets = self.automaton.children(self.automaton.start)
+            if len(tokens) != 1 or self.automaton.accepting[targets[0]]:  # a secret must not be the root itself
+                return
+            piece = self._pieces[int(tokens[0])] or b""
+            state = self._bytes.after(piece, self._start)
+            longer = self._full_root + self._bytes.text(piece, self._start)
+            if state is None or not known.startswith(longer):
+                return
+            self.root, self._full_root, self._start = [*self.root, int(tokens[0])], longer, state
+            self.automaton = self.automaton.starting_at(int(targets[0]))
+
+    # ---- many secrets at once -----------------------------------------------------------------------------
 
     def _by_letters(self, secrets: Sequence[str]) -> NDArray[np.int32] | None:
         """The paths of secrets of one length, if every token is one character; None if something is unusual.
@@ -103,83 +294,44 @@ class Spelling:
 
     def _is_text_of(self, rows: NDArray[np.int32], secrets: Sequence[str]) -> bool:
         """Whether paths spell secrets, all at once: as long as each of them, and the same text all in all."""
+        if self._bytes.marked:
+            return [self.text(tokens_of(row)) for row in rows] == list(secrets)
+        whole = [self._ahead + secret for secret in secrets]
+        if not all(text.startswith(self._full_root) for text in whole):
+            return False
+        rest = [text[len(self._full_root) :].encode() for text in whole]
         used = rows[rows >= 0]
         lengths = np.zeros(rows.shape, dtype=np.int64)
         lengths[rows >= 0] = self._lengths[used]
-        begin = len(self.root_text)
-        if not np.array_equal(lengths.sum(axis=1), [len(secret) - begin for secret in secrets]):
+        if not np.array_equal(lengths.sum(axis=1), [len(text) for text in rest]):
             return False
-        spelt = "".join([self._pieces[token] or "" for token in used.tolist()])
-        same_root = all(secret.startswith(self.root_text) for secret in secrets)
-        return same_root and spelt == "".join([secret[begin:] for secret in secrets])
+        return b"".join([self._pieces[token] or b"" for token in used.tolist()]) == b"".join(rest)
 
-    @property
-    def size(self) -> int:
-        """How many secrets there are."""
-        if self.known == self._format.prompt:
-            return self._format.size
-        return self._beginning().completions()
+    # ---- refusals -----------------------------------------------------------------------------------------
 
-    def starting_with(self, known: str) -> Spelling:
-        """The same for only those secrets that begin with a known text.
-
-        Raises:
-            SecretError: None does; names the first character that does not fit.
-        """
-        _check_beginning(self._format, known)
-        if not (known.startswith(self.known) or self.known.startswith(known)):
-            raise SecretError(f"known is {known!r}, but the tree holds only secrets that begin with {self.known!r}.")
-        part = copy(self)
-        part.known = known if len(known) > len(self.known) else self.known
-        part.automaton = part._automaton()
-        # What is known and spelt in one way only belongs to the root, which costs nothing.
-        while len(part.automaton.tokens[0]) == 1:
-            token = int(part.automaton.tokens[0][0])
-            longer = part.root_text + (part._pieces[token] or "")
-            ends = part.automaton.accepting[part.automaton.targets[0][0]]  # a secret must not be the root itself
-            if ends or not part.known.startswith(longer):
-                break
-            part.root, part.root_text = [*part.root, token], longer
-            part.automaton = part._automaton()
-        return part
-
-    def text(self, path: Sequence[int]) -> str:
-        """The text of a path from the root, the prompt included."""
-        return self.root_text + "".join(self._pieces[token] or "" for token in path)
-
-    def is_canonical(self, path: Sequence[int]) -> bool:
-        """Whether a complete path is the way the tokenizer itself spells that text."""
-        return self._tokenizer.encode(self.text(path)) == [*self.root, *path]
-
-    def _beginning(self) -> Beginning:
-        return Beginning(self._format.acceptor(), self.known)
-
-    def _automaton(self) -> TokenAutomaton:
-        """What may follow the root."""
-        acceptor = self._beginning()
-        start = acceptor.walk(self.root_text)
-        if start is None:
-            raise TokenizerError(
-                f"the tokenizer decodes the prompt {self._format.prompt!r} as {self.root_text!r}; these differ."
-            )
-        return TokenAutomaton(acceptor, start, self._pieces)
-
-    def _refuse(self, text: str, tokens: list[int]) -> None:
+    def _refuse(self, text: str, tokens: list[int]) -> NoReturn:
         self._format.index(text)  # a text that is no secret at all gets that error
         if not text.startswith(self.known):
             raise SecretError(f"the secret {text!r} does not begin with the known text {self.known!r}.")
         raise TokenizerError(
-            f"the tokenizer spells {text!r} as {self._tokenizer.decode(tokens)!r} ({len(tokens)} tokens), which does "
+            f"the tokenizer spells {text!r} as {self.tokenizer.decode(tokens)!r} ({len(tokens)} tokens), which does "
             f"not fit the format {self._format.pattern!r}. It lacks characters of the format (an <unk>?), or changes "
             "the text (case, spaces). Use a format that the tokenizer can spell."
         )
 
+    def _refuse_prompt(self) -> NoReturn:
+        raise TokenizerError(
+            f"pattern {self._format.pattern!r} has the prompt {self._format.prompt!r}, in which no token is the same "
+            "for all secrets; the model needs something to read before the first blank. Begin the pattern with the "
+            "text that comes before the secret in the training data."
+        )
 
-def _letters(automaton: TokenAutomaton, pieces: list[str | None]) -> dict[str, int]:
+
+def _letters(vocabulary: Vocabulary) -> dict[str, int]:
     """The token of each character, if all tokens that can follow anywhere are single characters; otherwise nothing."""
-    used = {int(token) for tokens in automaton.tokens for token in tokens}
-    letters = {pieces[token] or "": token for token in used}
-    return letters if len(letters) == len(used) and all(len(letter) == 1 for letter in letters) else {}
+    texts = vocabulary.texts
+    letters = {text.decode("utf-8", errors="replace"): token for token, text in texts.items()}
+    return letters if len(letters) == len(texts) and all(len(letter) == 1 for letter in letters) else {}
 
 
 def _check_beginning(format: SecretFormat, known: str) -> None:
@@ -208,52 +360,8 @@ def _encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
         ) from error
 
 
-def _shared_root(
-    format: SecretFormat, tokenizer: Tokenizer, spelt: list[list[int]], pieces: list[str | None]
-) -> list[int]:
-    """The longest run of tokens that all secrets begin with and that lies within the prompt."""
-    shared = min(spelt, key=len)[:-1]  # no secret may be the root itself
-    for tokens in spelt:
-        same = 0
-        while same < len(shared) and tokens[same] == shared[same]:
-            same += 1
-        shared = shared[:same]
-    while shared and not _ends_at_a_boundary(format, tokenizer.decode(shared), pieces):
-        shared = shared[:-1]
-    if not shared:
-        raise TokenizerError(
-            f"pattern {format.pattern!r} has the prompt {format.prompt!r}, in which no token is the same for all "
-            "secrets; the model needs something to read before the first blank. Begin the pattern with the text that "
-            "comes before the secret in the training data."
-        )
-    return shared
-
-
-def _ends_at_a_boundary(format: SecretFormat, root: str, pieces: list[str | None]) -> bool:
-    """Whether a root lies within the prompt, and no token could reach over its end in any secret.
-
-    The secrets that were tried may not show such a token: it may occur in a few of the many others only.
-    """
-    acceptor = format.acceptor()
-    state = acceptor.walk(root) if format.prompt.startswith(root) else None
-    if state is None:
-        return False
-    return not any(
-        root.endswith(piece[:cut]) and acceptor.walk(piece[cut:], state) is not None
-        for piece in pieces
-        if piece
-        for cut in range(1, len(piece))
-    )
-
-
-def _pieces(tokenizer: Tokenizer, anchor: int) -> list[str | None]:
-    """The text each token adds after another one.
-
-    Not `decode([token])`: many tokenizers put a space between tokens, or drop the one at the beginning of a text.
-    """
-    before = tokenizer.decode([anchor])
-    pieces: list[str | None] = []
-    for token in range(tokenizer.vocab_size):
-        both = tokenizer.decode([anchor, token])
-        pieces.append(both[len(before) :] if both.startswith(before) else None)
-    return pieces
+def _encode_all(tokenizer: Tokenizer, texts: Sequence[str], format: SecretFormat) -> list[list[int]]:
+    """How a tokenizer spells some texts; Hugging Face's are much faster with many at once."""
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return tokenizer.encode_batch(texts)
+    return [_encode(tokenizer, text, format) for text in texts]

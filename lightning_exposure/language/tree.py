@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.language.adapters import step_model
 from lightning_exposure.language.models import StepModel, device_of, dtype_of, evaluating
+from lightning_exposure.language.pricing import price_children
+from lightning_exposure.language.row_memory import bytes_of_row
 from lightning_exposure.language.spelling import Spelling
 from lightning_exposure.language.states import State
 from lightning_exposure.language.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from lightning_exposure.secrets import SecretFormat
-
-_LN2 = math.log(2.0)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,8 @@ class SecretTree:
         model: A module that maps token ids `(batch, time)` to logits `(batch, time, vocabulary)`, with or without a
             recurrent state; or a `StepModel`, where no adapter fits by itself.
         format: What the secrets look like.
-        tokenizer: How the model was trained to read text.
+        tokenizer: How the model was trained to read text: an object with `encode`, `decode` and `vocab_size`, or a
+            tokenizer of `transformers` or `tokenizers`.
         context: For a model without a state: how many of the last tokens it is given; None: all.
         batch_size: The largest number of nodes the model reads at once.
 
@@ -130,7 +131,7 @@ class SecretTree:
         self,
         model: nn.Module | StepModel,
         format: SecretFormat,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | Any,
         *,
         context: int | None = None,
         batch_size: int = 4096,
@@ -138,8 +139,8 @@ class SecretTree:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
         self.format = format
-        self.tokenizer = tokenizer
         self.spelling = Spelling(format, tokenizer)
+        self.tokenizer = self.spelling.tokenizer
         self.automaton = self.spelling.automaton
         self.model = step_model(model, context=context)
         self.batch_size = batch_size
@@ -199,8 +200,8 @@ class SecretTree:
         """Read the prompt and give the first tokens of all secrets; counts as one expansion."""
         with evaluating(self.model.module):
             logits, state = self.model.start(self.spelling.root)
-        start = _no_path(1)
-        return self._children(state, self._checked(logits, 1), np.zeros(1, np.int64), np.zeros(1), start, bound)
+        start = np.full(1, self.automaton.start, dtype=np.int64)
+        return self._children(state, self._checked(logits, 1), start, np.zeros(1), _no_path(1), bound)
 
     def expand(self, nodes: Nodes, bound: float = math.inf) -> Children:
         """Read the token of each node and give all their children.
@@ -222,34 +223,48 @@ class SecretTree:
             costs: The bits from the root to each node, which are not computed again.
         """
         depths = (paths >= 0).sum(axis=1)
-        rows, states = [], []
+        device = device_of(self.model.module)
         with evaluating(self.model.module):
-            _, root = self.model.start(self.spelling.root)
-            for depth in np.unique(depths):
-                at = np.flatnonzero(depths == depth)
-                rows.append(at)
-                states.append(self._read_again(root, paths[at, : depth - 1]))
+            _, state = self.model.start(self.spelling.root)
+            states, rows = [], []
+            node = np.zeros(len(paths), dtype=np.int64)  # in the state of a level: where each path has come to
+            for level in range(int(depths.max())):
+                arrived = np.flatnonzero(depths == level + 1)  # the last token is the node's own, which is not read yet
+                if len(arrived):
+                    states.append(self.model.select(state, torch.from_numpy(node[arrived]).to(device)))
+                    rows.append(arrived)
+                going = np.flatnonzero(depths > level + 1)
+                if len(going):
+                    state, node[going] = self._read_level(state, node[going], paths[going, level])
             state = self.model.concatenate(states)
             if len(states) > 1:
-                back = torch.from_numpy(np.argsort(np.concatenate(rows)))
-                state = self.model.select(state, back.to(device_of(self.model.module)))
+                state = self.model.select(state, torch.from_numpy(np.argsort(np.concatenate(rows))).to(device))
         tokens = paths[np.arange(len(paths)), depths - 1].astype(np.int64)
         return Nodes(state, tokens, places, costs, paths)
 
-    def _read_again(self, root: State, paths: NDArray[np.int32]) -> State:
-        """The states after paths of one length; siblings come with the same path, which is read once."""
+    def _read_level(
+        self, state: State, node: NDArray[np.int64], tokens: NDArray[np.int32]
+    ) -> tuple[State, NDArray[np.int64]]:
+        """Read one more token of each path; what several paths have in common is read once.
+
+        Returns:
+            The state after it, and which of its rows each path has come to.
+        """
         device = device_of(self.model.module)
-        distinct, inverse = np.unique(paths, axis=0, return_inverse=True)
-        state = self.model.select(root, torch.zeros(len(distinct), dtype=torch.long, device=device))
-        for column in distinct.T:
-            _, state = self.model.step(state, torch.from_numpy(column.astype(np.int64)).to(device))
-        return self.model.select(state, torch.from_numpy(inverse.reshape(-1)).to(device))
+        stride = int(tokens.max()) + 1
+        distinct, after = np.unique(node * stride + tokens, return_inverse=True)
+        before = self.model.select(state, torch.from_numpy(distinct // stride).to(device))
+        _, state = self.model.step(before, torch.from_numpy(distinct % stride).to(device))
+        return state, after.reshape(-1)
 
     def row_bytes(self) -> int:
-        """The memory one node takes in the model: its state, and its row of logits while it is read."""
+        """The memory one node takes in the model at most: its state, and what there is while it is read."""
+        tokens, _ = self.automaton.children(self.automaton.start)
+        token = torch.from_numpy(tokens[:1]).to(device_of(self.model.module))
         with evaluating(self.model.module):
             logits, state = self.model.start(self.spelling.root)
-        return self.model.bytes_of(state) + 3 * logits.numel() * logits.element_size()
+            in_model = bytes_of_row(self.model, state, token, self.automaton.depth)
+        return in_model + 3 * logits.numel() * max(4, logits.element_size())
 
     def _read(self, nodes: Nodes) -> tuple[State, Tensor]:
         tokens = torch.from_numpy(nodes.tokens).to(device_of(self.model.module))
@@ -278,53 +293,17 @@ class SecretTree:
         paths: NDArray[np.int32],
         bound: float,
     ) -> Children:
-        normalizer = _log_sum(logits)
-        _refuse_nan(normalizer)
-        kept = [
-            self._children_at(int(place), np.flatnonzero(places == place), logits, normalizer, costs, bound)
-            for place in np.unique(places)
-        ]
-        parents, tokens, targets, children_costs = (np.concatenate(column) for column in zip(*kept, strict=True))
-        if len(kept) > 1:  # children stand in the order of their parents
-            order = np.argsort(parents, kind="stable")
-            parents, tokens, targets, children_costs = (
-                column[order] for column in (parents, tokens, targets, children_costs)
-            )
+        parents, tokens, targets, total = price_children(self.automaton, logits, places, costs, bound)
         leaf = self.automaton.accepting[targets]
         is_open = self.automaton.open[targets]
-        children = Children(self.model, state, parents, tokens, targets, children_costs, leaf, is_open, costs, paths)
-        return children if self.automaton.one_path_per_text else self._canonical_only(children)
-
-    def _children_at(
-        self,
-        place: int,
-        rows: NDArray[np.intp],
-        logits: Tensor,
-        normalizer: Tensor,
-        costs: NDArray[np.float64],
-        bound: float,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """Parent row, token, place and cost of all children of the nodes that stand at one place."""
-        tokens, targets = self.automaton.tokens[place], self.automaton.targets[place]
-        wanted = torch.from_numpy(tokens).to(logits.device)
-        if len(rows) == len(logits):
-            edge_nats = normalizer[:, None] - logits[:, wanted].double()
-        else:
-            at = torch.from_numpy(rows).to(logits.device)
-            edge_nats = normalizer[at, None] - logits[at[:, None], wanted].double()
-        # Rounding may put a probability just above 1; a negative cost would break every bound below it.
-        total = costs[rows, None] + np.maximum(edge_nats.cpu().numpy(), 0.0) / _LN2
-        if bound == math.inf:
-            return np.repeat(rows, len(tokens)), np.tile(tokens, len(rows)), np.tile(targets, len(rows)), total.ravel()
-        row, column = np.nonzero(total <= bound)
-        return rows[row], tokens[column], targets[column], total[row, column]
+        children = Children(self.model, state, parents, tokens, targets, total, leaf, is_open, costs, paths)
+        return children if self.spelling.exact else self._canonical_only(children)
 
     def _canonical_only(self, children: Children) -> Children:
         """Leaves whose path is not how the tokenizer spells their text do not count."""
         leaf = children.leaf.copy()
         complete = np.flatnonzero(leaf)
-        for child, path in zip(complete, children.paths(complete), strict=True):
-            leaf[child] = self.spelling.is_canonical(path[path >= 0].tolist())
+        leaf[complete] = self.spelling.canonical(children.paths(complete))
         kept = np.flatnonzero(leaf | children.open)
         return replace(
             children,
@@ -349,18 +328,3 @@ def _append(paths: NDArray[np.int32], tokens: NDArray[np.int64]) -> NDArray[np.i
     else:
         longer[:, -1] = tokens
     return longer
-
-
-def _log_sum(logits: Tensor) -> Tensor:
-    """`logsumexp` of each row: exponentials in the model's own precision, their sum in float64."""
-    largest = logits.max(dim=1).values
-    return largest.double() + (logits - largest[:, None]).exp().sum(dim=1, dtype=torch.float64).log()
-
-
-def _refuse_nan(normalizer: Tensor) -> None:
-    broken = ~torch.isfinite(normalizer)
-    if bool(broken.any()):
-        raise ModelError(
-            f"the model returned NaN or infinite logits in {int(broken.sum())} of {len(normalizer)} rows; a "
-            "log-perplexity needs finite ones. Look at the training (a loss that became NaN?) before measuring."
-        )

@@ -1,0 +1,98 @@
+"""How the tokens of a tokenizer spell the texts of a format: the ways that may fit, the best one first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from lightning_exposure.language.best_segmentation import SegmentationCanon, scores_of
+from lightning_exposure.language.canonical import MakeCanon
+from lightning_exposure.language.joints import Joints, find_joints
+from lightning_exposure.language.longest_match import LongestMatchCanon
+from lightning_exposure.language.merges import MergeCanon
+from lightning_exposure.language.pieces import fallback_of
+from lightning_exposure.language.subwords import HuggingFaceTokenizer, TokenizerFile
+from lightning_exposure.language.texts import Texts
+from lightning_exposure.language.tokenizer_json import added_tokens, unknown_of, vocabulary_of
+from lightning_exposure.language.tokenizers import Tokenizer
+from lightning_exposure.language.trie import Pieces
+
+_GRIDS = (0.1, 0.01, 1e-7)
+"""How exactly the competitors of a path are remembered in a Unigram model, in natural logarithms."""
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """One way in which tokens spell texts.
+
+    Attributes:
+        pieces: What each token adds to a text.
+        joints: Where the texts are cut into pre-tokens; None: not known.
+        marked: Whether the tokens drop spaces, and those that begin a word have a mark.
+        file: What the tokenizer's file says, if it is used to leave out paths that are not canonical.
+    """
+
+    pieces: Pieces
+    joints: Joints | None = None
+    marked: bool = False
+    file: TokenizerFile | None = None
+
+    def canons(self, characters: set[str]) -> tuple[Pieces, list[MakeCanon]]:
+        """What is known of canonical paths in texts of some characters, and the pieces that may occur in them.
+
+        If there are several canons, each leaves out more paths than the one before, and has more places.
+
+        Characters without a token of their own become single bytes in a BPE model. What else may become of them, in
+        other models, is left open.
+        """
+        if self.file is None or self.file.writing is None:
+            return self.pieces, []
+        config, symbols = self.file.config, self.file.writing.symbols
+        known = {token for token, number in vocabulary_of(config).items() if number != unknown_of(config)}
+        missing = {character for character in characters if not known.issuperset(symbols(character))}
+        needed = {byte for character in missing for byte in character.encode()}
+        # Added tokens do not occur: where they may, the joints are not known.
+        absent = {token for token, byte in fallback_of(config).items() if byte not in needed} | {*added_tokens(config)}
+        pieces = [None if token in absent else piece for token, piece in enumerate(self.pieces)]
+        kind = config["model"]["type"]
+        if kind == "WordPiece":
+            return pieces, [LongestMatchCanon]
+        if kind == "BPE" and (not missing or fallback_of(config)):
+            return pieces, [partial(MergeCanon, table=self.file.merges)]
+        if kind == "Unigram" and not missing:
+            scores = scores_of(config["model"])
+            return pieces, [partial(SegmentationCanon, scores=scores, grid=grid) for grid in _GRIDS]
+        return self.pieces, []
+
+
+def lexicons(tokenizer: Tokenizer, texts: Texts, fixed: int, anchor: int) -> Iterator[Lexicon]:
+    """The ways in which a tokenizer may spell some texts, the one that is known best first.
+
+    Args:
+        tokenizer: The tokenizer.
+        texts: The texts.
+        fixed: How many characters all texts begin with.
+        anchor: A token that a text may begin with.
+    """
+    file = tokenizer.file if isinstance(tokenizer, HuggingFaceTokenizer) else None
+    if file is not None and file.writing is not None:
+        joints = find_joints(texts, fixed, file)
+        if joints is not None:
+            yield Lexicon(file.all_pieces, joints, file.writing.marked, file)
+        yield Lexicon(file.all_pieces, joints, file.writing.marked)
+    yield Lexicon(_decoded(tokenizer, anchor))
+
+
+def _decoded(tokenizer: Tokenizer, anchor: int) -> Pieces:
+    """The text each token adds after another one.
+
+    Not `decode([token])`: many tokenizers put a space between tokens, or drop the one at the beginning of a text.
+    """
+    before = tokenizer.decode([anchor])
+    pieces: list[bytes | None] = []
+    for token in range(tokenizer.vocab_size):
+        both = tokenizer.decode([anchor, token])
+        whole = both.startswith(before) and "\ufffd" not in both
+        pieces.append(both[len(before) :].encode() if whole else None)
+    return pieces
