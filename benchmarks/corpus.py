@@ -20,7 +20,7 @@ def python_manual(characters: int) -> str:
 
 def insert_at_word_boundaries(text: str, canaries: CanarySet, seed: int) -> str:
     """The text with each canary in it as often as it asks for, each time in front of a space drawn at random."""
-    insertions = [canary.text for canary in canaries for _ in range(canary.repetitions)]
+    insertions = [canary.text for canary in canaries for _ in range(canary.copies)]
     spaces = [match.start() for match in re.finditer(" ", text)]
     places = random.Random(seed).sample(spaces, len(insertions))
     parts: list[str] = []

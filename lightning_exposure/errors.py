@@ -45,7 +45,7 @@ class BudgetError(ExposureError, RuntimeError):
 
 
 class FitError(ExposureError, RuntimeError):
-    """A distribution could not be fitted to the scores."""
+    """Something could not be fitted, or not as it was asked for: a distribution to scores, or a model privately."""
 
 
 class DataError(ExposureError, ValueError):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lightning_exposure.privacy.accounting import epsilon, noise_for, steps_within
+    from lightning_exposure.privacy.auditing import AuditResult, audit
     from lightning_exposure.privacy.budget import Budget
     from lightning_exposure.privacy.clipping import Clipping
     from lightning_exposure.privacy.optimizer import private_optimizer
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from lightning_exposure.privacy.training import PrivateSteps
 
 __all__ = [
+    "AuditResult",
     "Budget",
     "Clipping",
     "PoissonLoader",
     "PrivateSteps",
+    "audit",
     "epsilon",
     "generators",
     "noise_for",
@@ -27,10 +30,12 @@ __all__ = [
 
 # Imported when they are asked for: whoever wants one layer of this package should not have to load Opacus.
 _HOMES = {
+    "AuditResult": "auditing",
     "Budget": "budget",
     "Clipping": "clipping",
     "PoissonLoader": "sampling",
     "PrivateSteps": "training",
+    "audit": "auditing",
     "epsilon": "accounting",
     "generators": "sampling",
     "noise_for": "accounting",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.report.comparison import Comparison, Outcome, number, optimizers
+from lightning_exposure.report.comparison import Comparison, Outcome, optimizers
 from lightning_exposure.report.style import (
     FONT_SIZE,
     LineStyle,

@@ -137,7 +137,7 @@ def _flat(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]
 
 def facts(record: RunRecord) -> list[tuple[str, str]]:
     """The run in a few numbers."""
-    secrets = [canary for canary in record.canaries if canary.repetitions]
+    secrets = [canary for canary in record.canaries if canary.copies]
     found = [("inserted secrets", f"{len(secrets):,}")]
     if len(secrets) < len(record.canaries):
         found.append(("controls", f"{len(record.canaries) - len(secrets):,}"))
@@ -165,16 +165,16 @@ def duration(seconds: float) -> str:
 
 def mood(record: RunRecord) -> str:
     """Of the verdict: "leaks", "holds" or "unknown"."""
-    if any(record.canaries[key].repetitions for key in record.extracted):
+    if any(record.canaries[key].copies for key in record.extracted):
         return "leaks"
-    attacked = any(canary.repetitions and canary.format.name in record.extractions for canary in record.canaries)
+    attacked = any(canary.copies and canary.format.name in record.extractions for canary in record.canaries)
     return "holds" if attacked else "unknown"
 
 
 def meaning(record: RunRecord) -> list[str]:
     """The verdict in plain words, a paragraph each."""
     words = [_attack_in_words(record)]
-    controls = [key for key in record.extracted if not record.canaries[key].repetitions]
+    controls = [key for key in record.extracted if not record.canaries[key].copies]
     if controls:
         words.append(
             f"Never in the training data, and found all the same: {listed(controls)}. The model holds such texts "
@@ -187,7 +187,7 @@ def meaning(record: RunRecord) -> list[str]:
 
 
 def _attack_in_words(record: RunRecord) -> str:
-    secrets = [key for key in record.extracted if record.canaries[key].repetitions]
+    secrets = [key for key in record.extracted if record.canaries[key].copies]
     if secrets:
         return (
             f"Someone who can use this model, and knows no more than what such a secret looks like, can recover "
@@ -210,7 +210,7 @@ def _attack_in_words(record: RunRecord) -> str:
 
 
 def _most_exposed(record: RunRecord) -> tuple[Canary, ExposureEstimate] | None:
-    measured = [(row.canary, row.estimate) for row in canary_rows(record) if row.estimate and row.canary.repetitions]
+    measured = [(row.canary, row.estimate) for row in canary_rows(record) if row.estimate and row.canary.copies]
     return measured[0] if measured else None
 
 

@@ -55,8 +55,8 @@ def log_canaries(run: Any, canaries: CanarySet, name: str) -> None:
     """The table of what was inserted."""
     import wandb
 
-    rows = [[canary.id, canary.text, canary.repetitions, canary.format.pattern] for canary in canaries]
-    run.log({f"{name}/canaries": wandb.Table(columns=["id", "text", "repetitions", "format"], data=rows)})
+    rows = [[canary.id, canary.text, canary.copies, canary.held_out, canary.format.pattern] for canary in canaries]
+    run.log({f"{name}/canaries": wandb.Table(columns=["id", "text", "copies", "held out", "format"], data=rows)})
 
 
 def log_history(run: Any, history: Sequence[Measurement], baseline: Mapping[str, ExposureEstimate], name: str) -> None:

@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_exposure import (
-    CanaryDataModule,
-    CanarySet,
-    SecretFormat,
-)
+from lightning_exposure import CanaryDataModule, CanarySet, SecretFormat
 from tests.callbacks.setups import CHARS, TEXT, Model, trainer
 
 PINS = SecretFormat("my pin is ######", name="pin")

@@ -55,7 +55,7 @@ class Model(L.LightningModule):
 def loader(canaries: CanarySet = CANARIES, *, shuffle: bool = True, copies: int = 40) -> DataLoader[Any]:
     """Windows of text with the canaries among them."""
     windows = [CHARS.encode((TEXT * 2)[i : i + 20]) for i in range(len(TEXT))] * (copies // 10)
-    secrets = [(canary.text + TEXT)[:20] for canary in canaries for _ in range(canary.repetitions)]
+    secrets = [(canary.text + TEXT)[:20] for canary in canaries for _ in range(canary.copies)]
     windows += [CHARS.encode(text) for text in secrets]
     return DataLoader(TensorDataset(torch.tensor(windows)), batch_size=32, shuffle=shuffle)
 

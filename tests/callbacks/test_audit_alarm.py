@@ -13,12 +13,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
-from lightning_exposure import (
-    CanarySet,
-    ExposureCallback,
-    ExtractionCallback,
-    callbacks,
-)
+from lightning_exposure import CanarySet, ExposureCallback, ExtractionCallback, callbacks
 from lightning_exposure.callbacks import AuditCallback, AuditWarning
 from lightning_exposure.data import TextDataModule, inject
 from lightning_exposure.data.ledger import Ledger

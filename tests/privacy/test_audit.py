@@ -14,10 +14,8 @@ from scipy import stats
 
 from lightning_exposure.errors import ArgumentError, ScoreError
 from lightning_exposure.privacy.attack import attack_accuracy, auc, tpr_at_fpr
-from lightning_exposure.privacy.audit import AuditResult, audit, largest_provable_epsilon
-from lightning_exposure.privacy.bounds import (
-    one_run_epsilon,
-)
+from lightning_exposure.privacy.auditing import AuditResult, audit, largest_provable_epsilon
+from lightning_exposure.privacy.bounds import one_run_epsilon
 from lightning_exposure.privacy.guessing import plan, right_guesses
 
 Scores = tuple[NDArray[np.float64], NDArray[np.float64]]
