@@ -26,7 +26,8 @@ class Clipping:
 
     Args:
         module: What is trained. Its examples are in the first dimension of every layer's inputs, in the same order
-            everywhere (in the second one for recurrent layers with `batch_first=False`).
+            everywhere (in the second one for recurrent layers with `batch_first=False`). Other layouts are refused,
+            but one in which another dimension happens to have the size of the batch cannot be told from it.
         max_grad_norm: The norm that no example's gradient exceeds.
         loss_reduction: "mean" if the loss is the mean over the examples, "sum" if it is their sum.
 

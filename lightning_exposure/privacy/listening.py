@@ -79,6 +79,8 @@ class Listener:
             handle.remove()
 
     def _before(self, layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        # Something is left here if the forward pass before this one was interrupted from the keyboard.
+        self._resume()
         if self._batch.listening:
             self._paused = [value for value in layer.parameters(recurse=False) if value.requires_grad]
             for parameter in self._paused:

@@ -142,6 +142,11 @@ _REFUSED: tuple[tuple[tuple[type[nn.Module], ...], str], ...] = (
         "takes a state beside its input; use nn.LSTM or nn.GRU over the whole sequence.",
     ),
     ((nn.EmbeddingBag,), "reads bags of any length; use nn.Embedding, and sum or average what it returns."),
+    (
+        (nn.ParameterList, nn.ParameterDict),
+        "holds parameters that belong to no layer; put each into a module that takes one tensor and returns one, or "
+        "freeze them.",
+    ),
     ((nn.Bilinear,), "takes two tensors; write it as nn.Linear layers."),
 )
 _CHECKS: tuple[tuple[type[nn.Module], Callable[[Any], str | None]], ...] = (

@@ -77,6 +77,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         r"\(Embedding\): has 'scale_grad_by_freq' set",
     ),
     "bags": (lambda: nn.EmbeddingBag(3, 2), r"\(EmbeddingBag\): .* use nn.Embedding"),
+    "a list of parameters": (lambda: nn.ParameterList([torch.ones(2)]), r"\(ParameterList\): .* belong to no layer"),
     "two inputs": (lambda: nn.Bilinear(2, 2, 2), r"\(Bilinear\): takes two tensors"),
     "an unknown layer with a buffer": (Buffered, r"\(Buffered\): has buffers"),
 }
