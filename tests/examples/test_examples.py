@@ -49,10 +49,14 @@ def run(name: str, cwd: Path, *arguments: str) -> str:
 
 def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "dp_comparison.py",
         "existing_script.py",
         "existing_script_with_exposure.py",
+        "finetune_gpt2.py",
         "plain_module.py",
+        "translation.py",
         "with_wandb.py",
+        "word_level.py",
     }
 
 
@@ -89,3 +93,23 @@ def test_with_wandb(cwd: Path) -> None:
     pytest.importorskip("wandb")
     run("with_wandb.py", cwd)
     assert list(cwd.glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_dp_comparison(cwd: Path) -> None:
+    lines = run("dp_comparison.py", cwd, "--noise", "1").splitlines()
+    rows = [line.split() for line in lines if line.startswith("adam ")]
+    assert [row[1:3] for row in rows] == [["none", "infinite"], ["clip", "only"], ["noise", "1"]]
+    assert 0 < float(rows[2][3]) < 100, "an epsilon"
+    assert lines[-1].startswith("Without differential privacy the secret ")
+    assert not any(cwd.iterdir())
+
+
+def test_finetune_gpt2(cwd: Path) -> None:
+    pytest.importorskip("transformers")
+    out = run("finetune_gpt2.py", cwd)
+    assert "a GPT-2 with 48," in out
+    assert "epoch 1: loss " in out
+    for name in ("ssn-1x ", "ssn-4x ", "ssn-16x "):
+        assert name in out
+    assert "extracted: " in out
+    assert not any(cwd.iterdir())
