@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -26,7 +27,7 @@ from lightning_exposure import (
 from lightning_exposure.language import CharTokenizer
 from lightning_exposure.report.comparison import Comparison, Outcome
 
-DELTA = 1e-5
+PRIVACY: dict[str, Any] = {"max_grad_norm": 1.0, "delta": 1e-5, "verbose": False}
 CANARIES = CanarySet.draw(SecretFormat.pin(6), repetitions=[16], seed=0)
 
 
@@ -45,7 +46,7 @@ def train(noise: float | None, epochs: int, letters: int, hidden_size: int) -> O
     attack = ExtractionCallback(CANARIES, tokenizer, verbose=False, budget=100_000)
     callbacks: list[pl.Callback] = [exposure, attack]
     # The only line that differs between the settings.
-    privacy = None if noise is None else DifferentialPrivacy(noise_multiplier=noise, max_grad_norm=1.0, delta=DELTA)
+    privacy = None if noise is None else DifferentialPrivacy(noise_multiplier=noise, **PRIVACY)
     if privacy is not None:
         callbacks.append(privacy)
     model = CharModel(hidden_size=hidden_size)

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
+    from lightning_exposure.callbacks import AuditCallback, DifferentialPrivacy, ExposureCallback, ExtractionCallback
     from lightning_exposure.data import CanaryDataModule
     from lightning_exposure.exposure import ExposureEstimate, measure_exposure
     from lightning_exposure.extraction import Candidate, Extraction, extract
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AuditCallback",
     "Canary",
     "CanaryDataModule",
     "CanarySet",
     "Candidate",
+    "DifferentialPrivacy",
     "ExposureCallback",
     "ExposureEstimate",
     "Extraction",
@@ -39,10 +41,12 @@ __all__ = [
 
 # Type checkers read the imports above, Python reads this; a test keeps the two equal.
 _HOMES = {
+    "AuditCallback": "callbacks",
     "Canary": "secrets",
     "CanaryDataModule": "data",
     "CanarySet": "secrets",
     "Candidate": "extraction",
+    "DifferentialPrivacy": "callbacks",
     "ExposureCallback": "callbacks",
     "ExposureEstimate": "exposure",
     "Extraction": "extraction",

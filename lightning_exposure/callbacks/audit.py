@@ -18,7 +18,7 @@ from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, only_one_wi
 from lightning_exposure.errors import ArgumentError, DataError, FitError
 from lightning_exposure.exposure.intervals import check_confidence
 from lightning_exposure.language import SecretTree, Tokenizer
-from lightning_exposure.privacy.audit import AuditResult, audit, largest_provable_epsilon
+from lightning_exposure.privacy.auditing import AuditResult, audit, largest_provable_epsilon
 from lightning_exposure.privacy.bounds import check_delta
 from lightning_exposure.secrets import Canary, CanarySet
 from lightning_exposure.walks import score, uniform_walks

@@ -57,6 +57,7 @@ class DifferentialPrivacy(Callback):
             seed can take the noise away again, so it is for tests and comparisons. In either case the noise is that of
             PyTorch's generators, as with Opacus outside of its secure mode: they are not made for cryptography.
         verify_steps: How many steps are proven to be private; 0: none.
+        verbose: Say at the beginning what noise there is, and what epsilon it will come to.
 
     Attributes:
         epsilon: What was spent so far.
@@ -83,6 +84,7 @@ class DifferentialPrivacy(Callback):
         loss_reduction: str = "mean",
         seed: int | None = None,
         verify_steps: int = 3,
+        verbose: bool = True,
     ) -> None:
         self.budget = Budget(
             delta=delta,
@@ -99,6 +101,7 @@ class DifferentialPrivacy(Callback):
         self.loss_reduction = loss_reduction
         self.seed = None if seed is None else whole_number(seed, "seed", minimum=0)
         self.verify_steps = whole_number(verify_steps, "verify_steps", minimum=0)
+        self._verbose = verbose
         self.history: History = []
         self.noise_multiplier_: float | None = None
         self._module: weakref.ref[Any] | None = None  # whose history it is
@@ -108,6 +111,7 @@ class DifferentialPrivacy(Callback):
         self._rank = 0
         self._steps: PrivateSteps | None = None
         self._loader: PoissonLoader | None = None
+        self._problem: DataError | None = None
         self._undo = contextlib.ExitStack()
 
     @property
@@ -158,7 +162,7 @@ class DifferentialPrivacy(Callback):
         Raises:
             FitError: The training loader is one that cannot be replaced, or the plan does not allow for the privacy.
         """
-        loader = self._loader = _poisson_loader(trainer)
+        loader = self._loader = self._find_loader(trainer)
         loader.bind(self._next_generator)
         rate, planned = loader.sample_rate, trainer.estimated_stepping_batches - trainer.global_step
         # All processes must agree to the last bit, and stop at the same step.
@@ -193,7 +197,7 @@ class DifferentialPrivacy(Callback):
         """Refuse what other callbacks may have changed meanwhile."""
         if trainer.accumulate_grad_batches != 1:
             raise FitError(accumulation(trainer.accumulate_grad_batches))
-        loader, before = _poisson_loader(trainer), self._loader
+        loader, before = self._find_loader(trainer), self._loader
         if before is not None and (loader.steps, loader.records) != (before.steps, before.records):
             raise FitError(
                 f"The training loader changed while it trained, from {before!r} to {loader!r}; the epsilon would not "
@@ -267,7 +271,12 @@ class DifferentialPrivacy(Callback):
         # A plain function: whoever copies a module deeply, as callbacks that average weights do, shares it.
         def train_dataloader() -> Any:
             loader = original()
-            made = loader if isinstance(loader, PoissonLoader) else PoissonLoader(loader)
+            try:
+                made = loader if isinstance(loader, PoissonLoader) else PoissonLoader(loader)
+            except DataError as problem:
+                # Raised before the first step. If it were raised here, Lightning would leave torch's classes patched.
+                self._problem = problem
+                return loader
             made.bind(self._next_generator)
             return made
 
@@ -278,6 +287,11 @@ class DifferentialPrivacy(Callback):
 
         vars(source)["train_dataloader"] = train_dataloader
         self._undo.callback(undo)
+
+    def _find_loader(self, trainer: Trainer) -> PoissonLoader:
+        if self._problem is not None:
+            raise self._problem
+        return _poisson_loader(trainer.train_dataloader)
 
     def _next_generator(self) -> torch.Generator:
         """For each pass over the data: where its batches come from; and its noise."""
@@ -301,7 +315,7 @@ class DifferentialPrivacy(Callback):
         self.history = with_steps(self.history, self.noise_multiplier_, self._loader.sample_rate)
 
     def _announce(self, trainer: Trainer, loader: PoissonLoader, planned: float, within: float) -> None:
-        if not trainer.is_global_zero:
+        if not (self._verbose and trainer.is_global_zero):
             return
         noise, rate = self.noise_multiplier_, loader.sample_rate
         assert noise is not None
@@ -329,11 +343,10 @@ class DifferentialPrivacy(Callback):
     def _restore(self) -> None:
         """Undo everything that was done to the module, the data and the Trainer; may be called at any time."""
         self._undo.close()
-        self._loader, self._limit = None, math.inf
+        self._loader, self._problem, self._limit = None, None, math.inf
 
 
-def _poisson_loader(trainer: Trainer) -> PoissonLoader:
-    loader = trainer.train_dataloader
+def _poisson_loader(loader: object) -> PoissonLoader:
     if isinstance(loader, PoissonLoader):
         return loader
     if isinstance(loader, torch.utils.data.DataLoader):

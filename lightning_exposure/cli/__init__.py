@@ -22,7 +22,8 @@ COMMANDS = {
     "fit": "train a language model with canaries in its data, and measure them all the while",
     "measure": "say how exposed the secrets in a trained model are",
     "extract": "attack a trained model: which secrets does it give away?",
-    "report": "write a run as one page of HTML",
+    "compare": "train with more and less privacy, and see what it does to a secret",
+    "report": "write a run, or a comparison, as one page of HTML",
 }
 """Every subcommand, which is also the name of its module, and what it does."""
 

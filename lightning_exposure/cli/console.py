@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -70,6 +71,21 @@ def spinner(title: str) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(title, total=None)
         yield lambda text: progress.update(task, description=f"{title}: {text}")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch on one core.
+
+    A second one makes so small an LSTM little faster, and much slower if anything else runs; and sums come out a little
+    different for every number of threads, where a demonstration had better look the same everywhere.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def search_progress(update: Callable[[str], None]) -> Callable[[int, int, float], None]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
 from lightning_exposure.cli.arguments import Parser
-from lightning_exposure.cli.console import hushed, say
+from lightning_exposure.cli.console import hushed, one_thread, say
 from lightning_exposure.cli.runs import new_run_dir
 from lightning_exposure.cli.training import Run
 from lightning_exposure.data import TextDataModule
@@ -64,24 +63,9 @@ def run(arguments: Sequence[str]) -> int:
         for canary in made.canaries:
             say(f"  {canary.text}, {'once' if canary.repetitions == 1 else f'{canary.repetitions} times'}")
         say()
-        with _one_thread():
+        with one_thread():
             made.train()
     return 0
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """PyTorch on one core.
-
-    A second one makes so small an LSTM little faster, and much slower if anything else runs; and sums come out a little
-    different for every number of threads, where a demonstration had better look the same everywhere.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _make_run(directory: str | None, seed: int, epochs: int, text: str | None) -> Run:

@@ -8,11 +8,17 @@ from pathlib import Path
 from lightning_exposure.cli.arguments import Parser
 from lightning_exposure.cli.console import hushed, say
 from lightning_exposure.report import MissingExtraError, RunRecord, write_report
+from lightning_exposure.report.comparison import FILE_NAME as COMPARISON
+from lightning_exposure.report.comparison import Comparison
+from lightning_exposure.report.comparison_page import write_comparison
 
 
 def make_parser() -> Parser:
     """What can be asked for."""
-    parser = Parser("report", "Write what a run measured (its exposure.json) as one page of HTML.")
+    parser = Parser(
+        "report",
+        "Write what a run measured (its exposure.json), or a comparison (comparison.json), as one page of HTML.",
+    )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="the directory of the run")
     parser.add_argument("--output", metavar="FILE", help="the page (default: report.html in the directory of the run)")
     return parser
@@ -21,12 +27,17 @@ def make_parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Write the page and say where."""
     options = make_parser().parse_args(arguments)
-    record = RunRecord.load(options.run_dir)
     run_dir = Path(options.run_dir)
     target = options.output or (run_dir if run_dir.is_dir() else run_dir.parent)
     with hushed():
-        say(f"Report: {write_report(record, target)}")
+        say(f"Report: {_write(run_dir, target)}")
     return 0
+
+
+def _write(run_dir: Path, target: str | Path) -> Path:
+    if (run_dir / COMPARISON).exists() or run_dir.name == COMPARISON:
+        return write_comparison(Comparison.load(run_dir), target)
+    return write_report(RunRecord.load(run_dir), target)
 
 
 def report_if_possible(record: RunRecord, run_dir: Path) -> str:

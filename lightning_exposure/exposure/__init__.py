@@ -4,6 +4,7 @@ from lightning_exposure.exposure.estimate import METHODS, ExposureEstimate, meas
 from lightning_exposure.exposure.metric import Exposure
 from lightning_exposure.exposure.ranking import exposure_by_rank
 from lightning_exposure.exposure.skewnormal import PoorFitWarning, SkewNormal, exposure_by_skew_normal
+from lightning_exposure.exposure.tied import measure_tied_exposure
 
 __all__ = [
     "METHODS",
@@ -14,4 +15,5 @@ __all__ = [
     "exposure_by_rank",
     "exposure_by_skew_normal",
     "measure_exposure",
+    "measure_tied_exposure",
 ]

@@ -9,5 +9,6 @@ from lightning_exposure.secrets.acceptor import Acceptor
 from lightning_exposure.secrets.canaries import CanarySet
 from lightning_exposure.secrets.canary import Canary
 from lightning_exposure.secrets.formats import SecretFormat
+from lightning_exposure.secrets.tied import TiedFormats
 
-__all__ = ["Acceptor", "Canary", "CanarySet", "SecretFormat"]
+__all__ = ["Acceptor", "Canary", "CanarySet", "SecretFormat", "TiedFormats"]

@@ -47,10 +47,11 @@ def ordinary(run: Any, folder: Path) -> dict[str, Any]:
 
 
 def empty(run: Any, folder: Path) -> dict[str, Any]:
-    """Three records, of which the second process has one; every step is proven."""
+    """Three records, of which the second process has one; every step is proven, and DDP looks for gradients."""
     module, callback = Module("layers", "adam"), privacy(verify_steps=100)
     loader = PoissonLoader(DataLoader(TensorDataset(DATA[:3]), batch_size=1))
-    run(callback, max_epochs=8).fit(module, loader)
+    looking = DDPStrategy(find_unused_parameters=True)
+    run(callback, max_epochs=8, strategy=looking).fit(module, loader)
     return {"weights": weights(module), "history": [list(entry) for entry in callback.history]}
 
 
@@ -92,7 +93,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
 
     def run(*callbacks: Any, **options: Any) -> Any:
-        return trainer(folder, *callbacks, devices=2, strategy=DDPStrategy(), **options)
+        defaults = {"devices": 2, "strategy": DDPStrategy()}
+        return trainer(folder, *callbacks, **(defaults | options))
 
     parts = (ordinary, empty, canaries, sabotaged)
     found = {part.__name__: part(run, folder) for part in parts}

@@ -194,3 +194,10 @@ def test_steps_without_privacy_before_are_told(tmp_path: Path, capsys: Any) -> N
     assert f"{STEPS} steps before these were made without privacy" in capsys.readouterr().err
     assert callback.steps == 2 * STEPS
     assert 0.97 * 4.0 < callback.epsilon <= 4.0
+
+
+def test_a_restored_callback_knows_what_was_spent_before_it_trains() -> None:
+    callback = privacy()
+    assert callback.state_dict() == {"history": [], "noise_multiplier": None}
+    callback.load_state_dict({"history": [[0.7, RATE, 5]], "noise_multiplier": 0.7})
+    assert callback.epsilon == epsilon([(0.7, RATE, 5)], 1e-5, "rdp")

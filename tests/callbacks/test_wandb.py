@@ -71,6 +71,7 @@ def test_scalars_charts_and_tables_are_in_the_run_file(tmp_path: Path) -> None:
         )
     finally:
         wandb.finish()
+        wandb.teardown()  # the file is complete only when the service that writes it has ended
     logged = read_back(tmp_path)
     often = CANARIES[1].id
     bits = [measurement.estimates[often].bits for measurement in exposure.history]
