@@ -19,7 +19,7 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-TEST_COMMAND = 'pip install -e ".[test]" && pytest'
+TEST_COMMAND = 'pip install -e ".[test]" && pytest -n auto'
 
 
 @pytest.fixture(scope="module")

@@ -137,6 +137,7 @@ class AuditCallback(Callback):
             )
         if trainer.is_global_zero:
             self._warn_if_small(granted)
+            _warn_if_cut(trainer)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Try the model's forward; and forget an earlier training, unless a checkpoint has just brought it back."""
@@ -354,3 +355,15 @@ def _check_ledger(trainer: Trainer, canaries: CanarySet) -> None:
 def _fingerprint(canaries: CanarySet) -> str:
     """Tells sets apart without telling their secrets."""
     return hashlib.sha256(json.dumps(canaries.to_dict(), sort_keys=True).encode()).hexdigest()
+
+
+def _warn_if_cut(trainer: Trainer) -> None:
+    data = getattr(trainer, "datamodule", None)
+    if any(base.__name__ == "TextDataModule" for base in type(data).__mro__):
+        warnings.warn(
+            "AuditCallback: the data module cuts a running text into windows. A canary can lie in two of them, and "
+            "shifts those behind it, so it is more than one record, and the lower bound on epsilon is none for one "
+            "record. For an audit, insert canaries as examples of their own, with CanaryDataModule.",
+            AuditWarning,
+            stacklevel=2,
+        )

@@ -21,6 +21,9 @@ from lightning_exposure.privacy.support import refuse_unsupported
 from lightning_exposure.privacy.training import PrivateSteps
 from lightning_exposure.secrets.arguments import whole_number
 
+_HISTORIES: weakref.WeakKeyDictionary[Any, History] = weakref.WeakKeyDictionary()
+"""The private steps of every module that was trained in this process."""
+
 
 class DifferentialPrivacy(Callback):
     """Trains with differential privacy (DP-SGD, by Opacus), whatever the module, the data and the optimizer.
@@ -39,7 +42,8 @@ class DifferentialPrivacy(Callback):
     weights moved along that gradient and not otherwise. A training in which they do not is refused.
 
     Epsilon is about the weights. What else a training gives away, such as the training loss that is logged, or a
-    learning rate that was chosen by trying, is not covered.
+    learning rate that was chosen by trying, is not covered. Nor can it be seen from outside whether the forward pass
+    lets examples see each other, or carries a state from one batch to the next: then epsilon does not hold.
 
     Args:
         noise_multiplier: The standard deviation of the noise, in units of `max_grad_norm`. 0 clips only: then epsilon
@@ -52,6 +56,8 @@ class DifferentialPrivacy(Callback):
             epsilon is in the hundreds, the latter does.
         max_epsilon: Stop after the last step with which epsilon is within this.
         loss_reduction: "mean" if the module's loss is the mean over the examples of a batch, "sum" if it is their sum.
+            A mean over the tokens that are not padding is neither: it weighs every example by the lengths of the
+            others, and epsilon would not hold. Take the mean of each example first.
         seed: Where batches and noise come from. None: from the operating system, as privacy asks for. With a seed a
             run can be repeated, bit for bit, also after it was resumed at the end of an epoch; but whoever knows the
             seed can take the noise away again, so it is for tests and comparisons. In either case the noise is that of
@@ -62,7 +68,7 @@ class DifferentialPrivacy(Callback):
     Attributes:
         epsilon: What was spent so far.
         history: The private steps so far, as `(noise multiplier, sample rate, how many)`. A resumed run continues it;
-            fitting the same module again does, too, and another module begins a new one.
+            fitting the same module again does, too, also with another one of these callbacks.
         noise_multiplier_: The noise multiplier in use: given or found.
         delta: As given.
 
@@ -141,9 +147,11 @@ class DifferentialPrivacy(Callback):
         refuse_trainer(trainer, pl_module, self, DifferentialPrivacy)
         if not is_overridden("configure_model", pl_module, "LightningModule"):
             refuse_unsupported(pl_module)
+        # Whoever trained the module before: what was spent on its weights stays spent.
+        if self._module is None or self._module() is not pl_module or self.history != _HISTORIES.get(pl_module, []):
+            self.history, self._known = list(_HISTORIES.get(pl_module, [])), (0, 0.0)
         if self._module is None or self._module() is not pl_module:
-            self.history, self.noise_multiplier_, self._known = [], None, (0, 0.0)
-            self._module = weakref.ref(pl_module)
+            self.noise_multiplier_, self._module = None, weakref.ref(pl_module)
         self._entropy = fresh_seed() if self.seed is None else self.seed
         self._rank = trainer.global_rank
         datamodule = getattr(trainer, "datamodule", None)
@@ -154,7 +162,7 @@ class DifferentialPrivacy(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what shows only when the model and the optimizers are made."""
         refuse_unsupported(pl_module)
-        refuse_optimizers(trainer.optimizers)
+        refuse_optimizers(trainer.optimizers, trainer.lr_scheduler_configs)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the optimizer private; by now it is restored, if a checkpoint was given.
@@ -313,6 +321,9 @@ class DifferentialPrivacy(Callback):
                 "out min_epochs and min_steps."
             )
         self.history = with_steps(self.history, self.noise_multiplier_, self._loader.sample_rate)
+        module = None if self._module is None else self._module()
+        if module is not None:
+            _HISTORIES[module] = self.history
 
     def _announce(self, trainer: Trainer, loader: PoissonLoader, planned: float, within: float) -> None:
         if not (self._verbose and trainer.is_global_zero):

@@ -29,17 +29,26 @@ def refuse_trainer(trainer: Trainer, module: LightningModule, callback: object, 
     _refuse([*_settings(trainer), *_parts(trainer, module, callback, kind)])
 
 
-def refuse_optimizers(optimizers: list[Any]) -> None:
-    """Refuse optimizers that cannot be made private.
+def refuse_optimizers(optimizers: list[Any], schedules: list[Any]) -> None:
+    """Refuse optimizers and schedules that cannot be made private.
 
     Raises:
-        FitError: There is not exactly one, or it needs several passes over a batch.
+        FitError: There is not exactly one optimizer, or it needs several passes over a batch; or a learning rate would
+            follow the training data.
     """
     if len(optimizers) != 1:
         _refuse([f"configure_optimizers gives {len(optimizers)} optimizers; expected one, with all parameters."])
     kind = type(optimizers[0]).__name__
     if kind == "LBFGS":
         _refuse([f"{kind} looks at a batch several times in a step, and would each time spend privacy; use another."])
+    for schedule in schedules:
+        if schedule.reduce_on_plateau and "train" in str(schedule.monitor):
+            _refuse(
+                [
+                    f"{type(schedule.scheduler).__name__} monitors {schedule.monitor!r}: the learning rate, and with "
+                    "it the weights, would follow the training data without noise; monitor a metric of validation data."
+                ]
+            )
 
 
 def is_overridden(method: str, instance: object, kind: str) -> bool:
@@ -103,6 +112,9 @@ def _parts(trainer: Any, module: LightningModule, callback: object, kind: type) 
         )
     if any(other is not callback and isinstance(other, kind) for other in trainer.callbacks):
         yield f"Trainer(callbacks=...) has two {kind.__name__}; expected one."
+    for finder in ("LearningRateFinder", "BatchSizeFinder"):
+        if any(type(other).__name__ == finder for other in trainer.callbacks):
+            yield f"{finder}: its trials are not private; find the value once, on other data, and leave it out."
     if any(type(other).__name__ == "GradientAccumulationScheduler" for other in trainer.callbacks):
         yield "GradientAccumulationScheduler: a step must be that of one batch; leave it out, or use larger batches."
 

@@ -192,7 +192,7 @@ class Translating(_Base):
         return logits
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of a batch `(source, target)` in nats per token of the targets."""
+        """The loss of a batch `(source, target)` in nats per token of the targets, as the mean of its examples."""
         return self._loss(batch, "train")
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -207,12 +207,14 @@ class Translating(_Base):
         source, target = batch
         padding = self.hparams["padding_id"]
         logits = self(source, target)
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=padding)
-        # An epoch's mean is taken over tokens, as each batch's is.
-        tokens = int((target != padding).sum())
+        losses = nn.functional.cross_entropy(logits.transpose(1, 2), target, ignore_index=padding, reduction="none")
+        # Of each example first. A mean over all tokens of a batch would weigh every example by the lengths of the
+        # others, and no clipping could make up for that in private training.
+        lengths = (target != padding).sum(1).clamp(min=1)
+        loss: Tensor = (losses.sum(1) / lengths).mean()
         evaluating = stage != "train"
         self.log(
-            f"{stage}_loss", loss, on_step=not evaluating, on_epoch=True, prog_bar=True, batch_size=tokens,
+            f"{stage}_loss", loss, on_step=not evaluating, on_epoch=True, prog_bar=True, batch_size=len(target),
             sync_dist=evaluating,
         )  # fmt: skip
         return loss

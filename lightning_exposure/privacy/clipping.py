@@ -177,6 +177,12 @@ class Clipping:
         # The mean has divided every example's gradient by their number.
         scale = examples if self.loss_reduction == "mean" else 1
         self.norms = squares.sqrt() * scale
+        if examples and not bool(self.norms.isfinite().all()):
+            broken = int((~self.norms.isfinite()).sum())
+            raise ModelError(
+                f"The gradients of {broken} of {examples} examples are infinite or not a number and cannot be clipped. "
+                "The training has diverged, or an example is broken: lower the learning rate, or look at the data."
+            )
         # The small number is Opacus', so that results can be compared.
         return (self.max_grad_norm / (self.norms + 1e-6)).clamp(max=1.0) * scale
 

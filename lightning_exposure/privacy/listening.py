@@ -103,11 +103,11 @@ class Listener:
             )
 
     def _remedy(self, tensor: Tensor) -> str:
-        if isinstance(self.layer, nn.Embedding) and tensor.shape[:1] != (self._batch.examples,):
+        if isinstance(self.layer, nn.Embedding) and (tensor.dim() == 1 or tensor.shape[0] == 1):
             return "Look up indices of shape (batch, time), also if all examples have the same: position ids, for one."
         return (
             "Keep the batch as the first dimension: give the layer (batch, time, features) instead of flattening the "
-            "steps into the batch or putting time first."
+            "steps into the batch or putting time first. For recurrent layers, use batch_first=True."
         )
 
 

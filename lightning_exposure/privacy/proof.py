@@ -105,6 +105,39 @@ def weights_of(module: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in module.named_parameters()}
 
 
+def check_buffers(before: Mapping[str, Tensor], module: nn.Module) -> None:
+    """Refuse buffers that a batch has changed: they are in every checkpoint, and nothing hides what they hold.
+
+    Args:
+        before: The buffers when the batch began, by name; counters are not among them.
+        module: What is trained, after the batch.
+
+    Raises:
+        FitError: Names them.
+    """
+    changed = [name for name, value in buffers_of(module).items() if not _same(before.get(name), value)]
+    if changed:
+        raise FitError(
+            f"{', '.join(map(repr, changed[:5]))}: buffers that a batch has changed, with neither clipping nor noise, "
+            f"and that are saved with the weights, such as running means of activations. {_STOPPED} Remove them, or "
+            "register them with persistent=False and reset them."
+        )
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of a module's buffers that a checkpoint holds, by name; whole numbers, which count steps, are left out."""
+    kept = module.state_dict(keep_vars=True)
+    return {
+        name: value.detach().clone()
+        for name, value in module.named_buffers()
+        if name in kept and value.is_floating_point()
+    }
+
+
+def _same(before: Tensor | None, now: Tensor) -> bool:
+    return before is not None and before.shape == now.shape and torch.equal(before, now)
+
+
 class Snapshot:
     """The weights of a module and the state of its optimizer right before a step; it can make the step again.
 
@@ -157,7 +190,7 @@ class Snapshot:
     def _is_at(self, name: str, now: Tensor, expected: Tensor | None) -> bool:
         before = self._before[name]
         place = before if expected is None else expected
-        step = float((place - before).abs().max()) if before.numel() else 0.0
+        step = float((place - before).abs().nan_to_num().max()) if before.numel() else 0.0
         return torch.allclose(now.detach(), place, rtol=1e-6, atol=1e-3 * step, equal_nan=True)
 
 

@@ -12,7 +12,14 @@ from torch.optim import Optimizer
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.clipping import Clipping
 from lightning_exposure.privacy.optimizer import private_optimizer
-from lightning_exposure.privacy.proof import Snapshot, check_clipping, check_noise, weights_of
+from lightning_exposure.privacy.proof import (
+    Snapshot,
+    buffers_of,
+    check_buffers,
+    check_clipping,
+    check_noise,
+    weights_of,
+)
 
 
 class PrivateSteps:
@@ -65,6 +72,7 @@ class PrivateSteps:
         self._examples = 0
         self._private = self._steps = 0  # in this batch
         self._weights: dict[str, Tensor] = {}
+        self._buffers: dict[str, Tensor] = {}
         self._snapshot: Snapshot | None = None
         self._gradients: dict[nn.Parameter, Tensor] = {}
         self.optimizer.attach_step_hook(self._on_private_step)
@@ -85,6 +93,7 @@ class PrivateSteps:
         self._snapshot, self._gradients = None, {}
         if self._unproven:
             self._weights = weights_of(self._clipping.module)
+            self._buffers = buffers_of(self._clipping.module)
 
     def end(self) -> None:
         """Check that the batch led to exactly one step, and that this was private.
@@ -100,6 +109,7 @@ class PrivateSteps:
                 "private."
             )
         if self._unproven and self._snapshot is not None:
+            check_buffers(self._buffers, self._clipping.module)
             self._prove(self._snapshot)
 
     def close(self) -> Optimizer:
@@ -107,7 +117,7 @@ class PrivateSteps:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._snapshot, self._weights, self._gradients = None, {}, {}
+        self._snapshot, self._weights, self._buffers, self._gradients = None, {}, {}, {}
         self._clipping.detach()
         return self.optimizer.release()
 

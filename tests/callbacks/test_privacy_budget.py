@@ -69,6 +69,17 @@ def test_a_target_that_was_spent_is_refused_in_a_second_fit(tmp_path: Path) -> N
     trainer(tmp_path, callback).fit(Module(), Data())  # another module has spent nothing yet
 
 
+def test_what_was_spent_on_a_module_stays_spent_with_a_new_callback(tmp_path: Path) -> None:
+    module = Module()
+    trainer(tmp_path, privacy(noise_multiplier=1.0)).fit(module, Data())
+    again = privacy(noise_multiplier=1.0)
+    trainer(tmp_path, again).fit(module, Data())
+    once = privacy(noise_multiplier=1.0)
+    trainer(tmp_path, once).fit(Module(), Data())
+    assert again.steps == 2 * once.steps
+    assert again.epsilon > once.epsilon
+
+
 def test_a_resumed_run_keeps_its_noise_and_meets_its_target(tmp_path: Path) -> None:
     first = privacy(target_epsilon=4.0)
     saved = checkpoints(tmp_path, every_n_epochs=1)

@@ -9,7 +9,7 @@ import lightning as L  # noqa: N812
 import opacus.optimizers.optimizer as opacus_optimizer
 import pytest
 import torch
-from lightning.pytorch.callbacks import GradientAccumulationScheduler
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, LearningRateFinder
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
@@ -393,3 +393,44 @@ def test_private_trainings_pass_the_proof_at_every_step(kind: str, settings: dic
     callback = privacy(verify_steps=10**6, **settings)
     trainer(tmp_path, callback, max_epochs=5).fit(Summed(kind), Data())
     assert callback.steps == 5 * STEPS
+
+
+class KeepsRunningMean(Module):
+    """Remembers what it has seen in a buffer, which no noise hides."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.register_buffer("running", torch.zeros(()))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.long))
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        loss = super().training_step(batch, index)
+        self.batches += 1
+        self.running = 0.9 * self.running + 0.1 * loss.detach()
+        return loss
+
+
+def test_a_buffer_that_remembers_the_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FitError, match=r"'running': buffers that a batch has changed, .* saved with the weights"):
+        trainer(tmp_path, privacy(noise_multiplier=1.0)).fit(KeepsRunningMean(), Data())
+
+
+class FollowsTheTrainingLoss(Module):
+    """Its learning rate looks at the training data."""
+
+    monitor = "train_loss"
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": self.monitor}}
+
+
+def test_a_learning_rate_that_follows_the_training_loss_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FitError, match=r"ReduceLROnPlateau monitors 'train_loss': .* monitor a metric of validation"):
+        trainer(tmp_path, privacy(noise_multiplier=1.0)).fit(FollowsTheTrainingLoss(), Data())
+
+
+def test_trials_that_are_not_private_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FitError, match="LearningRateFinder: its trials are not private"):
+        trainer(tmp_path, privacy(noise_multiplier=1.0), LearningRateFinder()).fit(Module(), Data())

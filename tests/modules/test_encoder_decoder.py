@@ -73,6 +73,19 @@ def test_padding_changes_no_gradient(attention: bool) -> None:
         torch.testing.assert_close(one, other)
 
 
+@without_a_trainer
+def test_an_example_counts_as_much_beside_a_long_one_as_beside_a_short_one() -> None:
+    # With a mean over all tokens of the batch it would not, and private training could not clip that away.
+    model = make(attention=False)
+
+    def loss(*targets: list[int]) -> float:
+        rows = [row + [0] * (5 - len(row)) for row in targets]
+        return float(model.training_step((tokens(*([3, 4] for _ in rows)), tokens(*rows)), 0))
+
+    short, long = [2, 3], [4, 5, 6, 7, 8]
+    assert loss(short, long) == pytest.approx((loss(short) + loss(long)) / 2, rel=1e-5)
+
+
 @attention
 def test_a_prediction_depends_on_the_source_and_on_nothing_that_comes_later(attention: bool) -> None:
     model = make(attention=attention).eval()
@@ -113,7 +126,7 @@ def test_only_real_tokens_are_in_the_loss() -> None:
     source, target = tokens([3, 4], [5]), tokens([2, 3, 4], [5])
     chances = torch.log_softmax(model(source, target), dim=-1)
     nats = [-chances[row, place, target[row, place]] for row, place in ((0, 0), (0, 1), (0, 2), (1, 0))]
-    torch.testing.assert_close(model.training_step((source, target), 0), torch.stack(nats).mean())
+    torch.testing.assert_close(model.training_step((source, target), 0), (torch.stack(nats[:3]).mean() + nats[3]) / 2)
 
 
 @pytest.mark.parametrize(

@@ -203,3 +203,15 @@ def test_batch_norm_that_wakes_up_is_refused() -> None:
 def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         Clipping(nn.Linear(2, 2), **options)
+
+
+def test_a_gradient_that_is_not_finite_is_refused_and_not_summed() -> None:
+    # Its clipped value would be zero times infinity, and one example would turn all weights into NaN.
+    model = made(lambda: nn.Linear(SIZE, 3))
+    inputs = vectors()
+    inputs[1] = float("inf")
+    with Clipping(model, max_grad_norm=1.0) as clipping:
+        clipping.begin(len(inputs))
+        model(inputs).mean().backward()
+        with pytest.raises(ModelError, match=f"The gradients of 1 of {len(inputs)} examples are infinite or not a"):
+            clipping.clipped_sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,6 +43,21 @@ class Dicts(Dataset[Any]):
         return {"number": index, "worker": -1 if worker is None else worker.id}
 
 
+class Slow(Dataset[Any]):
+    """Every second batch takes long, and all of those are of one worker."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        worker = torch.utils.data.get_worker_info()
+        time.sleep(0.05 if worker is not None and worker.id == 0 else 0.0)
+        return index
+
+
 def seeded(seed: int = 0, rank: int = 0) -> Any:
     """Passes that can be repeated, each with other batches."""
     passes = iter(range(1000))
@@ -67,6 +83,12 @@ def test_every_record_is_drawn_with_the_sample_rate_and_by_itself() -> None:
     # Neighbouring draws know nothing of each other either, and sizes vary as independent coins make them.
     assert abs(float(torch.corrcoef(torch.stack([hits[:-1, 0], hits[1:, 0]]))[0, 1])) < 5 / math.sqrt(draws)
     assert float(hits.sum(1).var()) == pytest.approx(records * rate * (1 - rate), rel=0.1)
+
+
+def test_coins_are_fine_enough_for_rare_records() -> None:
+    """Of 50 million numbers in single precision, about three are exactly 0 and would always be drawn."""
+    generator = torch.Generator().manual_seed(0)
+    assert not any(draw(10_000_000, 1e-12, generator) for _ in range(5))
 
 
 def test_generators_differ_by_seed_process_step_and_purpose_and_are_the_same_again() -> None:
@@ -144,6 +166,12 @@ def test_sizes_belong_to_the_batches_whoever_fetches_ahead(workers: int) -> None
     assert len(seen) == 18
     assert all(size == len(numbers) or (size == 0 and numbers == [0]) for size, numbers in seen)
     assert any(size == 0 for size, _ in seen)
+
+
+def test_workers_that_may_overtake_each_other_do_not() -> None:
+    loader = PoissonLoader(DataLoader(Slow(16), batch_size=2, num_workers=2, in_order=False), generator=seeded(1))
+    for batch in loader:
+        assert max(1, loader.sizes.popleft()) == len(batch)
 
 
 def test_settings_of_the_loader_are_kept() -> None:
