@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -25,13 +26,29 @@ from lightning_exposure import (
     SecretFormat,
 )
 from lightning_exposure.language import CharTokenizer
+from lightning_exposure.report.against_epsilon import exposure_against_epsilon
 from lightning_exposure.report.comparison import Comparison, Outcome
+from lightning_exposure.report.style import save
 
 PRIVACY: dict[str, Any] = {"max_grad_norm": 1.0, "delta": 1e-5, "verbose": False}
-CANARIES = CanarySet.draw(SecretFormat.pin(6), repetitions=[16], seed=0)
+CANARIES = CanarySet.draw(SecretFormat.pin(6), repetitions=[4], seed=0)
 
 
-def train(noise: float | None, epochs: int, letters: int, hidden_size: int) -> Outcome:
+class Model(CharModel):
+    """The same model with another optimizer."""
+
+    def __init__(self, optimizer: str, hidden_size: int) -> None:
+        super().__init__(hidden_size)
+        self.optimizer = optimizer
+
+    def configure_optimizers(self) -> Any:
+        """RMSProp, or plain gradient descent."""
+        if self.optimizer == "rmsprop":
+            return torch.optim.RMSprop(self.parameters(), lr=0.003)
+        return torch.optim.SGD(self.parameters(), lr=2.0)
+
+
+def train(optimizer: str, noise: float | None, epochs: int, letters: int, hidden_size: int) -> Outcome:
     """Train with a noise multiplier (0: clip only; None: no privacy), measure, attack."""
     pl.seed_everything(0, verbose=False)
     text = windows(letters)
@@ -49,7 +66,7 @@ def train(noise: float | None, epochs: int, letters: int, hidden_size: int) -> O
     privacy = None if noise is None else DifferentialPrivacy(noise_multiplier=noise, **PRIVACY)
     if privacy is not None:
         callbacks.append(privacy)
-    model = CharModel(hidden_size=hidden_size)
+    model = Model(optimizer, hidden_size)
     trainer = pl.Trainer(
         max_epochs=epochs,
         logger=False,
@@ -62,7 +79,7 @@ def train(noise: float | None, epochs: int, letters: int, hidden_size: int) -> O
     trainer.fit(model, data)
     seconds = time.perf_counter() - start
     return Outcome(
-        optimizer="adam",
+        optimizer=optimizer,
         noise=noise,
         epsilon=math.inf if privacy is None else privacy.epsilon,
         test_loss=mean_loss(model, torch.stack(test_data)),
@@ -80,18 +97,32 @@ def mean_loss(model: CharModel, text: Tensor) -> float:
         return float(nn.functional.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten()))
 
 
+def draw(comparison: Comparison, directory: str) -> Path:
+    """Exposure and test loss against epsilon."""
+    return save(exposure_against_epsilon(comparison), Path(directory) / "comparison.png")
+
+
 def main() -> None:
     """Train once for each setting, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="minutes' work in seconds: less text, a smaller model")
     parser.add_argument("--noise", type=float, nargs="+", default=[0.1, 1.0], help="multipliers (default: 0.1 1)")
+    parser.add_argument("--save_dir", help="leave the numbers, a CSV file and the picture here")
     options = parser.parse_args()
     size = {"epochs": 1, "letters": 20_000, "hidden_size": 32} if options.fast else {
-        "epochs": 10, "letters": 400_000, "hidden_size": 128,
+        "epochs": 20, "letters": 300_000, "hidden_size": 128,
     }  # fmt: skip
-    comparison = Comparison([train(noise, **size) for noise in (None, 0.0, *options.noise)])
+    settings = [(name, noise) for name in ("rmsprop", "sgd") for noise in (None, 0.0, *options.noise)]
+    comparison = Comparison([train(name, noise, **size) for name, noise in settings])
     print(comparison.table())
     print(f"{comparison.verdict}.")
+    print(
+        f"Epsilon is per record; the secret is {CANARIES[0].repetitions} of them, for which it is as many times larger."
+    )
+    if options.save_dir is not None:
+        print(
+            f"saved: {comparison.save(options.save_dir)} and a CSV file beside it; {draw(comparison, options.save_dir)}"
+        )
 
 
 if __name__ == "__main__":

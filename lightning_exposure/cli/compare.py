@@ -218,6 +218,11 @@ def _conclude(comparison: Comparison, directory: Path) -> None:
         _draw(comparison, directory / PICTURE)
     except MissingExtraError as error:
         say(f"No report: {error} Then: lightning-exposure report {directory}")
+    copies = comparison.settings["repetitions"]
+    if copies > 1:
+        say(
+            f"Epsilon is per record. The number is in {copies} of them, which are promised {copies} times as much only."
+        )
     say(f"Verdict: {comparison.verdict}.")
 
 

@@ -96,12 +96,13 @@ def test_with_wandb(cwd: Path) -> None:
 
 
 def test_dp_comparison(cwd: Path) -> None:
-    lines = run("dp_comparison.py", cwd, "--noise", "1").splitlines()
-    rows = [line.split() for line in lines if line.startswith("adam ")]
-    assert [row[1:3] for row in rows] == [["none", "infinite"], ["clip", "only"], ["noise", "1"]]
-    assert 0 < float(rows[2][3]) < 100, "an epsilon"
-    assert lines[-1].startswith("Without differential privacy the secret ")
-    assert not any(cwd.iterdir())
+    lines = run("dp_comparison.py", cwd, "--noise", "1", "--save_dir=out").splitlines()
+    for optimizer in ("rmsprop", "sgd"):
+        rows = [line.split() for line in lines if line.startswith(f"{optimizer} ")]
+        assert [row[1:3] for row in rows] == [["none", "infinite"], ["clip", "only"], ["noise", "1"]]
+        assert 0 < float(rows[2][3]) < 100, "an epsilon"
+    assert any(line.startswith("Without differential privacy the secret ") for line in lines)
+    assert {path.name for path in (cwd / "out").iterdir()} == {"comparison.json", "comparison.csv", "comparison.png"}
 
 
 def test_finetune_gpt2(cwd: Path) -> None:

@@ -80,7 +80,7 @@ def test_an_example_counts_as_much_beside_a_long_one_as_beside_a_short_one() -> 
 
     def loss(*targets: list[int]) -> float:
         rows = [row + [0] * (5 - len(row)) for row in targets]
-        return float(model.training_step((tokens(*([3, 4] for _ in rows)), tokens(*rows)), 0))
+        return float(model.training_step((tokens(*([3, 4] for _ in rows)), tokens(*rows)), 0).detach())
 
     short, long = [2, 3], [4, 5, 6, 7, 8]
     assert loss(short, long) == pytest.approx((loss(short) + loss(long)) / 2, rel=1e-5)
