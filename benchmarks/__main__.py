@@ -33,12 +33,21 @@ WITH_MODEL: Mapping[str, Callable[[Subject], list[Row]]] = MappingProxyType(
         "extraction": benchmark_extraction,
     }
 )
+
+
+def _huggingface() -> list[Row]:
+    from benchmarks.huggingface import benchmark_huggingface  # transformers is an extra that the others do without
+
+    return benchmark_huggingface()
+
+
 WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
     {
         "ranking": benchmark_ranking,
         "cards": benchmark_credit_card,
         "callback": benchmark_callback,
         "private": benchmark_private_training,
+        "huggingface": _huggingface,
     }
 )
 NAMES = (*WITH_MODEL, *WITHOUT_MODEL)
@@ -59,6 +68,7 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   cards        a credit card among 10^15, inserted 8 times in a training of its own
   callback     what measuring 10 and 100 canaries after every epoch adds to a training
   private      a private training step of ours and of Opacus, against a plain one: time, peak memory (no model either)
+  huggingface  a GPT-2 of its own with subwords and a prompt of 60 tokens: scoring, searching, exact exposure
 """
 EPILOG = "The exit code is 1 if a target was missed. The machine should have nothing else to do meanwhile."
 

@@ -88,13 +88,13 @@ def main() -> None:
     """Train, measure, attack."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="minutes' work in seconds: less text, a smaller model")
-    parser.add_argument("--epochs", type=int, help="how often the text is read (default: 5; with --fast 1)")
+    parser.add_argument("--epochs", type=int, help="how often the text is read (default: 15; with --fast 1)")
     options = parser.parse_args()
     fast = options.fast
     start = time.perf_counter()
 
     pl.seed_everything(0, verbose=False)
-    text = python_topics()[: 20_000 if fast else 300_000]
+    text = python_topics()[: 20_000 if fast else 100_000]
     tokenizer = make_tokenizer(text, 600 if fast else 2000)
     module = FineTuning(make_model(tokenizer, *((32, 2) if fast else (256, 6))))
     print(f"a GPT-2 with {module.model.num_parameters():,} parameters, {len(tokenizer):,} tokens")
@@ -107,10 +107,11 @@ def main() -> None:
         canaries,
         encode=lambda secret: example(tokenizer.encode(secret)),
     )
-    exposure = ExposureCallback(canaries, tokenizer)
+    # A walk costs what the model costs: fewer of them for a large one, and wider intervals.
+    exposure = ExposureCallback(canaries, tokenizer, every_n_epochs=1 if fast else 3, samples=512, budget=20_000)
     attack = ExtractionCallback(canaries, tokenizer, top_k=1, budget=2_000 if fast else 1_000_000)
     trainer = pl.Trainer(
-        max_epochs=options.epochs or (1 if fast else 5),
+        max_epochs=options.epochs or (1 if fast else 15),
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -67,20 +67,24 @@ def attend(
     to_prompt = by_head.reshape(key_heads, rows * group, size) @ prompt_keys.transpose(1, 2)
     to_own = _row_scores(by_head, own_keys)
     scores = torch.cat([to_prompt.view(key_heads, rows, group, length), to_own], dim=-1)
-    if softcap is not None:
-        scores = torch.tanh(scores / softcap) * softcap
-    if hidden is not None:
-        scores = scores.masked_fill(hidden[None, :, None], float("-inf"))
-    precise = torch.promote_types(scores.dtype, torch.float32)
-    if sinks is not None:
-        column = sinks.to(scores.dtype).view(key_heads, 1, group, 1).expand(-1, rows, -1, -1)
-        weights = torch.softmax(torch.cat([scores, column], dim=-1), dim=-1, dtype=precise)[..., :-1]
-    else:
-        weights = torch.softmax(scores, dim=-1, dtype=precise)
-    weights = weights.to(own_values.dtype)
+    weights = _weights(scores, hidden, softcap, sinks).to(own_values.dtype)
     of_prompt = weights[..., :length].reshape(key_heads, rows * group, length) @ prompt_values
     seen = of_prompt.view(key_heads, rows, group, -1) + _row_values(weights[..., length:], own_values)
     return seen.permute(1, 0, 2, 3).reshape(rows, heads, -1)
+
+
+def _weights(scores: Tensor, hidden: Tensor | None, softcap: float | None, sinks: Tensor | None) -> Tensor:
+    """How much each key counts, from scores `(key heads, rows, group, keys)`; at least in float32."""
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    if hidden is not None:
+        scores = scores.masked_fill(hidden[None, :, None].to(scores.device), float("-inf"))
+    precise = torch.promote_types(scores.dtype, torch.float32)
+    if sinks is None:
+        return torch.softmax(scores, dim=-1, dtype=precise)
+    key_heads, rows, group, _ = scores.shape
+    column = sinks.to(scores.dtype).view(key_heads, 1, group, 1).expand(-1, rows, -1, -1)
+    return torch.softmax(torch.cat([scores, column], dim=-1), dim=-1, dtype=precise)[..., :-1]
 
 
 def _row_scores(query: Tensor, keys: Tensor) -> Tensor:

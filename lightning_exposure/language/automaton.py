@@ -40,7 +40,7 @@ class TokenAutomaton:
         vocabulary: The tokens.
         canon: Which tokens may follow; None: all that fit, which are always found at once.
         memory: What the canon remembers at the start.
-        most_edges: The largest number of edges that are found at once.
+        most_edges: The largest number of edges that are found at once; None: `LARGEST_NUMBER_OF_EDGES`.
 
     Attributes:
         start: The place where the tree begins.
@@ -59,7 +59,7 @@ class TokenAutomaton:
         canon: Canon | None = None,
         memory: int = FRESH,
         *,
-        most_edges: int = LARGEST_NUMBER_OF_EDGES,
+        most_edges: int | None = None,
     ) -> None:
         self._texts = texts
         self._canon = AnySpelling(texts, vocabulary) if canon is None else canon
@@ -72,11 +72,11 @@ class TokenAutomaton:
         self.start = 0
         self.paths: int | None = None
         self.edges = self.depth = self.shortest = self.interruptions = 0
-        if self._find_all(math.inf if canon is None else most_edges):
+        limit = LARGEST_NUMBER_OF_EDGES if most_edges is None else most_edges
+        if self._find_all(math.inf if canon is None else limit):
             self._compact()
         else:
-            rough = TokenAutomaton(texts, start, vocabulary)
-            self.depth, self.shortest, self.interruptions = rough.depth, rough.shortest, rough.interruptions
+            self._estimate_lengths(max(map(len, vocabulary.texts.values())))
 
     def __len__(self) -> int:
         """The number of places found so far; 0 if no secret can be spelt at all."""
@@ -149,6 +149,21 @@ class TokenAutomaton:
                 return False
             place += 1
         return True
+
+    def _estimate_lengths(self, longest_token: int) -> None:
+        """Limits for the lengths of paths: as many tokens as bytes, or as long tokens as there are."""
+        order = self._texts.reachable(self._keys[0][0])
+        longest: dict[int, int] = {}
+        shortest: dict[int, int] = {}
+        interruptions: dict[int, int] = {}
+        for state in reversed(order):
+            below = self._texts.edges[state].values()
+            ends = bool(self._texts.accepting[state])
+            longest[state] = max((1 + longest[after] for after in below), default=0)
+            shortest[state] = 0 if ends else min(1 + shortest[after] for after in below)
+            interruptions[state] = (ends and bool(below)) + max((interruptions[after] for after in below), default=0)
+        self.depth, self.interruptions = longest[order[0]], interruptions[order[0]]
+        self.shortest = math.ceil(shortest[order[0]] / longest_token)
 
     def _look_at_new_places(self) -> None:
         """Whether new places are complete and open: so far only the texts tell."""

@@ -81,7 +81,7 @@ class SegmentationCanon:
         for node, lead in before:
             for row, longer in table.carried(node):
                 beyond = lead - float(table.scores[row])
-                if beyond + self._words.gain(longer) > -_EQUAL:
+                if table.inside[row] and beyond + self._words.gain(longer) > -_EQUAL:
                     rivals[row].append((longer, beyond))
         needed = ~self._edges.forgets[table.targets[kept]]
         memories = np.full(len(kept), FRESH, dtype=np.int64)

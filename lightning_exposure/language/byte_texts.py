@@ -35,7 +35,7 @@ class ByteTexts:
         accepting: For each state, whether a text may end there.
 
     Raises:
-        TokenizerError: Without spaces, two of the texts would be the same.
+        TokenizerError: Without spaces, texts cannot be told apart.
     """
 
     def __init__(self, texts: Texts, joints: Joints | None, *, marked: bool = False) -> None:
@@ -105,8 +105,8 @@ class ByteTexts:
         same = self.edges[state].setdefault(last, target) == target
         if not same or (self.marked and self._read.setdefault((state, last), spaces + character) != spaces + character):
             raise TokenizerError(
-                f"the tokenizer drops spaces, and then texts of the format that differ before {character!r} are one. "
-                "Use a format that has the same spaces in all secrets."
+                "the tokenizer drops spaces, and without them texts of the format cannot be told apart at "
+                f"{character!r}. Use a format that has the same spaces in all secrets."
             )
 
     def _note(self, state: int, byte: int, joint: int) -> None:

@@ -1,7 +1,8 @@
 """Which paths of tokens can still become the canonical one: how the tokenizer itself spells their text.
 
-A text has many spellings, and training saw one, `encode(text)`. Walks over all of them would drown: of the paths for
-six digits only a few per cent are canonical. So a path is given up at the first token that proves it is not.
+A text has many spellings, and training saw one, `encode(text)`. Walks over all of them would drown: with 2,000 tokens a
+number of nine digits has 89 spellings on average. So a path is given up at the first token that proves it is not the
+canonical one.
 
 What is proven, for each kind of model, is about one *pre-token* (see `joints`), which the model spells without regard
 to its neighbours: **a contiguous part of a canonical path is canonical for its own text.** Let a canonical path have a
@@ -20,7 +21,9 @@ So a path whose last tokens, within one pre-token, are not canonical for their o
 path, and it is left out with all that follows. Where a cut between two tokens is not certain, nothing is concluded
 from what stands before it.
 
-For any other tokenizer, and where the cuts of a format are not known, all spellings are walked, and a leaf is compared
+When this is used: the model is one of these three, without dropout, without marks for the ends of words, and with a
+token for every character (BPE may turn to single bytes instead); no text may contain an added token; and the cuts are
+known (see `joints`). For any other tokenizer, and any other format, all spellings are walked, and a leaf is compared
 with `encode` of its text.
 
 None of this has to be trusted for counting: every secret has one canonical path, and none of them is left out. So if

@@ -6,7 +6,6 @@ the encoder-decoders of Hugging Face (T5, BART, Marian and their relatives).
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any, Protocol
 
 import torch
@@ -131,6 +130,7 @@ class HuggingFaceReader:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self._kind: Any = None  # of what the encoder returns, which the decoder asks for
 
     @property
     def start_id(self) -> int | None:
@@ -141,14 +141,15 @@ class HuggingFaceReader:
     def encode(self, sources: Tensor, /) -> Tensor:
         """The encoder's last hidden state `(batch, time, hidden)`."""
         encoder: Any = self.module.get_encoder()  # type: ignore[operator]
-        hidden: Tensor = encoder(input_ids=sources, return_dict=True).last_hidden_state
+        output = encoder(input_ids=sources, return_dict=True)
+        self._kind = type(output)
+        hidden: Tensor = output.last_hidden_state
         return hidden
 
     def decode(self, tokens: Tensor, memory: Tensor, state: Any = None, /) -> Any:
         """Call forward without its encoder; with a cache as the state, the cache is filled further."""
-        outputs: Any = import_module("transformers.modeling_outputs")
         return self.module(
-            encoder_outputs=outputs.BaseModelOutput(last_hidden_state=memory),
+            encoder_outputs=self._kind(last_hidden_state=memory),
             decoder_input_ids=tokens,
             past_key_values=state,
             use_cache=state is not None,

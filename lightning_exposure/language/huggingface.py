@@ -174,13 +174,15 @@ class HuggingFaceAdapter:
     def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
         """Read a prompt."""
         self._call.ids(tokens)
-        if len(tokens) + _STEPS > self._tried:
-            self._try_out(list(tokens))
-        return self._reader.start(tokens)
+        with torch.no_grad():
+            if len(tokens) + _STEPS > self._tried:
+                self._try_out(list(tokens))
+            return self._reader.start(tokens)
 
     def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
         """Read one more token in each row."""
-        return self._reader.step(state, tokens)
+        with torch.no_grad():
+            return self._reader.step(state, tokens)
 
     def select(self, state: State, rows: Tensor, /) -> State:
         """Some of the rows."""

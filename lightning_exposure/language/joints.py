@@ -6,9 +6,9 @@ is spelt does not depend on its neighbours. What holds for a tokenizer's model (
 pre-token only, so it must be known which two neighbouring characters are in one.
 
 The regular expression is not taken apart. What is used instead: nearly all of them treat digits alike, and letters of
-one case alike. Then the cuts of a text are those of its *shape*, the text with a `0` for every digit, an `a` for every
-lower-case and an `A` for every upper-case letter (or other ones, that the texts really have). A format has few shapes (`" ###-##-####"` has one), so each is cut
-by the tokenizer itself, as a whole, with everything that it looks ahead to. Whether a tokenizer treats characters
+one case alike. Then the cuts of a text are those of its *shape*, the text with one and the same digit for every digit,
+one lower-case and one upper-case letter for all others. A format has few shapes (`" ###-##-####"` has one), so each is
+cut by the tokenizer itself, as a whole, with everything that it looks ahead to. Whether a tokenizer treats characters
 alike is read off its pre-tokenizer and normalizer (`interchangeable`); where that cannot be told, the shapes are the
 texts themselves, as long as they are few.
 """
@@ -83,10 +83,14 @@ def find_joints(texts: Texts, fixed: int, tokenizer: Cutter) -> Joints | None:
         return None
     has_apostrophes = any(mark in edges for edges in texts.edges for mark in "'\u2019")
     alike = _among(texts, interchangeable(tokenizer.config, has_apostrophes=has_apostrophes))
+    added = [entry["content"] for entry in added_tokens(tokenizer.config).values()]
     shapes = []
     for shape in _shapes(texts, beginning, states, alike):
         shapes.append(shape)
         if len(shapes) > LARGEST_NUMBER_OF_SHAPES:
+            return None
+        # The letter that stands for all letters may make an added token of what is none.
+        if any(shape[0].find(content, max(0, fixed - len(content) + 1)) >= 0 for content in added):
             return None
     joints: Joints = [{} for _ in texts.edges]
     all_cuts = tokenizer.cuts([text for text, _ in shapes])
@@ -142,7 +146,9 @@ def _named(pattern: Mapping[str, str], has_apostrophes: bool) -> set[str]:
     left = re.sub(r"0-9|a-z|A-Z", " ", left)
     if not has_apostrophes:  # then no contraction is ever found
         left = re.sub(r"'(\[[a-zA-Z]+\]|[a-zA-Z]+|\([\[\]a-zA-Z|]+\))", " ", left)
-    return set(left)
+    named = set(left)
+    # (?i: ...) means both cases.
+    return named | {character.swapcase() for character in named} if "(?i" in pattern.get("Regex", "") else named
 
 
 def _among(texts: Texts, alike: Mapping[str, str]) -> dict[str, str]:

@@ -63,7 +63,7 @@ class Lexicon:
         if kind == "Unigram" and not missing:
             scores = scores_of(config["model"])
             return pieces, [partial(SegmentationCanon, scores=scores, grid=grid) for grid in _GRIDS]
-        return self.pieces, []
+        return pieces, []
 
 
 def lexicons(tokenizer: Tokenizer, texts: Texts, fixed: int, anchor: int) -> Iterator[Lexicon]:

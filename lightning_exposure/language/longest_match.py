@@ -11,7 +11,7 @@ import numpy as np
 
 from lightning_exposure.language.byte_texts import ByteTexts
 from lightning_exposure.language.canonical import FRESH, Integers
-from lightning_exposure.language.joints import APART, INSIDE
+from lightning_exposure.language.joints import APART
 from lightning_exposure.language.trie import Trie, Vocabulary
 
 
@@ -33,11 +33,8 @@ class LongestMatchCanon:
         """The tokens that may follow, given the longer tokens that were possible (the memory)."""
         texts = self._texts
         found: list[tuple[int, int, int]] = []
-        before = self._longer[memory] if memory != FRESH else []
-        stack = []
-        for byte, joint in texts.joints[state].items():
-            if byte in self._trie.below:
-                stack.append((state, byte, self._trie, before if joint == INSIDE else []))
+        before = self._longer[memory] if memory != FRESH else []  # no longer token has the mark of a new word in it
+        stack = [(state, byte, self._trie, before) for byte in texts.edges[state] if byte in self._trie.below]
         while stack:
             at, byte, own, longer = stack.pop()
             at, own = texts.edges[at][byte], own.below[byte]

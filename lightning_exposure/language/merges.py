@@ -4,8 +4,8 @@ When may the token b follow the token a within a pre-token? Let the pair be spel
 is built, right of it b, and nothing else happens unless at some time a merge of a's last symbol and b's first one is
 the best there is. The last symbol of a grows, from a character to a itself: each symbol on this *right spine* of a
 lives from the merge that makes it to the merge that takes it. The same holds for the *left spine* of b. Symbols x and
-y of the two spines are merged over the boundary if they live at the same time, and their merge comes before the
-merges that end them (of equal ones the leftmost is done first).
+y of the two spines are merged over the boundary if their merge comes after those that make them and before those that
+end them (of equal ones the leftmost is done first).
 
 And if a path is not canonical, then two neighbours in it are not: the first merge over any boundary happens while all
 others were within tokens, so it would happen as well in the text of the two tokens beside that boundary alone. So with
@@ -61,6 +61,7 @@ class MergeTable:
         self._strings = {token: text for text, token in self.vocabulary.items()}
         self._merges: dict[tuple[int, int], tuple[int, int]] = {}
         self._right_of: dict[int, list[tuple[int, int]]] = {}
+        self._partners: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._spines: dict[int, Spines | None] = {
             atom: Spines([Symbol(atom, -1, _NEVER)], [Symbol(atom, -1, _NEVER)]) for atom in atoms
         }
@@ -72,8 +73,10 @@ class MergeTable:
 
     def partners(self, left: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The tokens that a token is merged with when they stand to its right, and the ranks of the merges."""
-        found = np.array(self._right_of.get(left, []), dtype=np.int64).reshape(-1, 2)
-        return found[:, 0], found[:, 1]
+        if left not in self._partners:
+            found = np.array(self._right_of.get(left, []), dtype=np.int64).reshape(-1, 2)
+            self._partners[left] = found[:, 0], found[:, 1]
+        return self._partners[left]
 
     def spines(self, token: int) -> Spines | None:
         """How a token is built from its own text; None if merging that text gives something else."""
@@ -136,6 +139,7 @@ class MergeCanon:
         for row, spines in enumerate(built):
             if spines is not None:
                 self._left[:, row, : len(spines.left)] = np.array(spines.left).T
+        self._first_merges: dict[tuple[int, int, int], NDArray[np.int64]] = {}
         largest = max(table.vocabulary.values(), default=0) + 1
         self._ranks = np.full(largest + 1, _NEVER, dtype=np.int64)  # the last one is for the filling, at -1
 
@@ -149,22 +153,36 @@ class MergeCanon:
         if memory == _ENDS_PRETOKEN:
             kept &= ~edges.inside
         elif memory != FRESH:
-            inside = np.flatnonzero(edges.inside & kept)
-            kept[inside] = ~self._merged_over(memory, rows[inside])
+            kept &= ~(edges.inside & self._merged_over(state, memory, rows))
         memories = np.where(built, edges.tokens, _ENDS_PRETOKEN)
         return edges.tokens[kept], edges.targets[kept], memories[kept]
 
-    def _merged_over(self, last: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """For each of some tokens, whether a merge reaches over the boundary between the last token and it."""
+    def _merged_over(self, state: int, last: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """For each token that fits at a state, whether a merge reaches over the boundary between the last and it."""
         spines = self._table.spines(last)
         assert spines is not None, "a token that no merges lead to ends its pre-token"
-        first, begins, ends = self._left[:, rows]
         merged = np.zeros(len(rows), dtype=bool)
         for symbol in spines.right:
-            partners, ranks = self._table.partners(symbol.token)
-            self._ranks[partners] = ranks
-            rank = self._ranks[first]
-            lives = (begins < symbol.ends) & (symbol.begins < ends)
-            merged |= (lives & (rank < symbol.ends) & (rank <= ends)).any(axis=1)
-            self._ranks[partners] = _NEVER
+            if len(self._table.partners(symbol.token)[0]):
+                merged |= self._first_merge(state, symbol, rows) < symbol.ends
         return merged
+
+    def _first_merge(self, state: int, symbol: Symbol, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rank of the first merge of a symbol with what the tokens that fit at a state begin with.
+
+        Only merges of symbols that were there before: then they live at the same time. (In merges that no training
+        found others may occur; nothing is concluded from them.)
+        """
+        key = state, symbol.token, symbol.begins
+        if key in self._first_merges:
+            return self._first_merges[key]
+        partners, ranks = self._table.partners(symbol.token)
+        first, begins, ends = self._left[:, rows]
+        self._ranks[partners] = ranks
+        rank = self._ranks[first]
+        self._ranks[partners] = _NEVER
+        possible = (rank > begins) & (rank > symbol.begins) & (rank <= ends)
+        found: NDArray[np.int64] = np.where(possible, rank, _NEVER).min(axis=1, initial=_NEVER)
+        if symbol.ends != _NEVER:  # a symbol inside of tokens is asked for again, with other tokens
+            self._first_merges[key] = found
+        return found

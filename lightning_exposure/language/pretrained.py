@@ -6,7 +6,6 @@ Whoever has a Hugging Face model has imported transformers already, so its class
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -176,13 +175,16 @@ def _refuse_without_adapters(module: nn.Module) -> None:
 
 @contextmanager
 def _adapters_off(module: nn.Module) -> Iterator[None]:
-    """The base model; afterwards every parameter asks for gradients exactly if it did before."""
+    """The base model; afterwards the shell has the attributes, and every parameter asks for gradients, as before."""
     shell: Any = module
+    attributes = set(vars(module))
     asked = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
     try:
-        with warnings.catch_warnings(), shell.disable_adapter():
+        with shell.disable_adapter():
             yield
     finally:
         # PEFT switches gradients with the adapters, and back on for all that are active, also where they were off.
         for parameter, requires_grad in asked:
             parameter.requires_grad_(requires_grad)
+        for name in vars(module).keys() - attributes:  # a forward of its own, where adapters are tokens before the text
+            del vars(module)[name]

@@ -1,7 +1,7 @@
 """Reading on from one prompt in many rows: the prompt's key-value cache is kept once, a row keeps only its own tokens.
 
-A state has for each row the keys and values of the tokens after the prompt, in all layers. Rows of different lengths
-stand in one batch, each at the end of the columns, so that the newest token of every row is in the last one.
+transformers lets a model write its keys and values to a cache object and attend to what that object returns. Here one
+such object notes the prompt, and another one puts prompt, own tokens and new token together for each layer.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,70 +17,7 @@ from torch import Tensor, nn
 from lightning_exposure.errors import ModelError
 from lightning_exposure.language.attention import attending_with, attention_configs, hidden_keys
 from lightning_exposure.language.pretrained import PretrainedCall
-from lightning_exposure.language.states import bytes_of
-
-Pair = tuple[Tensor, Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class SharedPrompt:
-    """The key-value cache of a prompt, for all rows that go on from it.
-
-    Attributes:
-        tokens: The prompt.
-        layers: Keys and values of each layer `(key heads, tokens, size)`.
-        numbers: For each number by which the model calls a layer, which of the layers it is.
-    """
-
-    tokens: tuple[int, ...]
-    layers: tuple[Pair, ...]
-    numbers: dict[int, int]
-
-    @cached_property
-    def places(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """Where rows keep their own keys (0) and values (1) of each layer: in which stack, and which of it."""
-        stacks: dict[tuple[int, torch.dtype, torch.device], list[tuple[int, int]]] = {}
-        for layer, pair in enumerate(self.layers):
-            for which, tensor in enumerate(pair):
-                kind = (tensor.shape[0] * tensor.shape[2], tensor.dtype, tensor.device)
-                stacks.setdefault(kind, []).append((layer, which))
-        return {of: (stack, at) for stack, kept in enumerate(stacks.values()) for at, of in enumerate(kept)}
-
-    def holds_the_same_as(self, other: SharedPrompt) -> bool:
-        """Whether another prompt was read by the same weights to the same effect."""
-        return self.tokens == other.tokens and all(
-            torch.equal(mine, theirs)
-            for pair, others in zip(self.layers, other.layers, strict=True)
-            for mine, theirs in zip(pair, others, strict=True)
-        )
-
-
-class Suffixes(NamedTuple):
-    """What some rows have read after a prompt.
-
-    Attributes:
-        prompt: What they all read before.
-        lengths: How many tokens each row has of its own.
-        stacks: Their keys and values in all layers `(tensors, rows, columns, key heads x size)`, those of one size in
-            one stack; a row that is shorter than others has zeros in its first columns. Few and large, because memory
-            that is given back in small pieces is rarely of use to others.
-    """
-
-    prompt: SharedPrompt
-    lengths: Tensor
-    stacks: tuple[Tensor, ...]
-
-    @property
-    def columns(self) -> int:
-        """How many tokens there is room for."""
-        return self.stacks[0].shape[2]
-
-    def own(self, layer: int, which: int) -> Tensor:
-        """The rows' own keys (0) or values (1) of a layer `(rows, columns, key heads, size)`."""
-        stack, at = self.prompt.places[layer, which]
-        heads, _, size = self.prompt.layers[layer][which].shape
-        tensor = self.stacks[stack][at]
-        return tensor.view(*tensor.shape[:2], heads, size)
+from lightning_exposure.language.suffixes import Pair, SharedPrompt, Suffixes, join
 
 
 class SharedPromptReader:
@@ -119,7 +54,7 @@ class SharedPromptReader:
             ids, past_key_values=recording, use_cache=True, attention_mask=torch.ones_like(ids)
         )
         prompt = self._known(recording.prompt(tuple(tokens)))
-        return logits[:, -1], Suffixes(prompt, torch.zeros(1, dtype=torch.long, device=ids.device), _no_tokens(prompt))
+        return logits[:, -1], prompt.no_tokens()
 
     def step(self, state: Suffixes, tokens: Tensor, /) -> tuple[Tensor, Suffixes]:
         """Read one more token in each row."""
@@ -138,25 +73,16 @@ class SharedPromptReader:
         )
 
     def select(self, state: Suffixes, rows: Tensor, /) -> Suffixes:
-        """Some of the rows, with no more columns than the longest of them needs."""
-        lengths = state.lengths[rows]
-        unused = state.columns - int(lengths.max()) if len(rows) else 0
-        stacks = tuple(stack[:, :, unused:].index_select(1, rows.to(stack.device)) for stack in state.stacks)
-        return Suffixes(state.prompt, lengths, stacks)
+        """Some of the rows."""
+        return state.select(rows)
 
     def concatenate(self, states: Sequence[Suffixes], /) -> Suffixes:
-        """Several batches of rows as one, with as many columns as the longest row needs."""
-        if len(states) == 1:
-            return states[0]
-        prompt = states[0].prompt
-        if any(state.prompt.tokens != prompt.tokens for state in states):
-            raise ModelError("states after different prompts cannot be put together: each tree has its own.")
-        stacks = tuple(_joined(stacks) for stacks in zip(*(state.stacks for state in states), strict=True))
-        return Suffixes(prompt, torch.cat([state.lengths for state in states]), stacks)
+        """Several batches of rows as one."""
+        return join(states)
 
     def bytes_of(self, state: Suffixes, /) -> int:
         """The memory that the rows take beside the prompt, which is there once."""
-        return bytes_of(state.stacks) + bytes_of(state.lengths)
+        return state.nbytes
 
     def row_bytes(self, state: Suffixes, depth: int, /) -> int:
         """The memory that a row takes at most when it is `depth` tokens long, with its share of what a step needs.
@@ -172,7 +98,7 @@ class SharedPromptReader:
         seen = max(pairs) * (depth if self._in_attention else 3 * length)
         scores = 4 * 4 * length * getattr(self._call.config, "num_attention_heads", len(layers[0][0]))
         step = seen + scores + 6 * self._widest() * layers[0][0].element_size()
-        return depth * sum(pairs) + state.lengths.element_size() + step // 3
+        return (depth + 1) * sum(pairs) + state.lengths.element_size() + step // 3
 
     def contents(self, state: Suffixes) -> Iterator[Tensor]:
         """All that the model remembers of a batch of one row, prompt and own tokens, tensor by tensor."""
@@ -207,30 +133,6 @@ class SharedPromptReader:
         matrices = [parameter.shape for parameter in self.module.parameters() if parameter.dim() == 2]
         vocabulary = getattr(self._call.config, "vocab_size", 0)
         return max((size for shape in matrices if vocabulary not in shape for size in shape), default=0)
-
-
-def _no_tokens(prompt: SharedPrompt) -> tuple[Tensor, ...]:
-    """The stacks of one row that has read nothing after the prompt."""
-    kept: dict[int, list[Tensor]] = {}
-    for (layer, which), (stack, _) in prompt.places.items():
-        kept.setdefault(stack, []).append(prompt.layers[layer][which])
-    return tuple(of[0].new_empty(len(of), 1, 0, of[0].shape[0] * of[0].shape[2]) for of in kept.values())
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """The rows of several stacks, each at the end of its columns; never uninitialised, not even where unseen."""
-    columns = max(part.shape[2] for part in parts)
-    if all(part.shape[2] == columns for part in parts):
-        return torch.cat(list(parts), dim=1)
-    tensors, _, _, width = parts[0].shape
-    joined = parts[0].new_empty(tensors, sum(part.shape[1] for part in parts), columns, width)
-    first = 0
-    for part in parts:
-        rows = joined[:, first : first + part.shape[1]]
-        rows[:, :, : columns - part.shape[2]] = 0
-        rows[:, :, columns - part.shape[2] :] = part
-        first += part.shape[1]
-    return joined
 
 
 class _PlainCache:
@@ -281,7 +183,7 @@ class _Continuing(_PlainCache):
         super().__init__(past=len(state.prompt.tokens) + state.columns)
         self._prompt = state.prompt
         self._repeats = repeats
-        self._after = Suffixes(state.prompt, state.lengths + 1, tuple(map(_with_one_more_column, state.stacks)))
+        self._after = state.with_one_more_column()
         self._written: set[int] = set()
         self._returned: tuple[Tensor, Tensor, int] | None = None
         self._masks: dict[int | None, Tensor | None] = {}
@@ -319,14 +221,6 @@ class _Continuing(_PlainCache):
     def _repeated(self, layer: int, which: int) -> Tensor:
         own = self._after.own(layer, which).transpose(1, 2)
         return torch.cat([self._prompt.layers[layer][which].expand(len(own), -1, -1, -1), own], dim=2)
-
-
-def _with_one_more_column(stack: Tensor) -> Tensor:
-    """A copy with room for one more token, which is not written yet."""
-    tensors, rows, columns, width = stack.shape
-    longer = stack.new_empty(tensors, rows, columns + 1, width)
-    longer[:, :, :columns] = stack
-    return longer
 
 
 def _new(kind: type[Any], *arguments: Any, **options: Any) -> Any:

@@ -61,19 +61,25 @@ class Spelling:
         self.known = format.prompt
         trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
         spelt = [_encode(self.tokenizer, text, format) for text in trials]
+        before = len(getattr(self.tokenizer, "lead", ()))
+        for text, tokens in zip(trials, spelt, strict=True):
+            if len(tokens) <= before:
+                self._refuse(text, tokens)
         if isinstance(self.tokenizer, HuggingFaceTokenizer):
             self.tokenizer.check(trials[0])
         self._ahead = self._what_stands_ahead(trials[0], spelt[0])
         texts = Texts.of(format, self._ahead)
-        anchor = spelt[0][min(len(getattr(self.tokenizer, "lead", ())), len(spelt[0]) - 1)]
         refusals: list[TokenizerError] = []
-        for lexicon in lexicons(self.tokenizer, texts, len(self._ahead) + len(format.prompt), anchor):
+        self._fixed = len(self._ahead) + len(format.prompt)
+        for lexicon in lexicons(self.tokenizer, texts, self._fixed, anchor=spelt[0][before]):
             try:
                 self._spell_with(lexicon, texts, trials, spelt)
-                return
+                break
             except TokenizerError as refusal:
                 refusals.append(refusal)
-        raise refusals[0]
+        else:
+            raise refusals[0]
+        self._check_count()
 
     @property
     def root_text(self) -> str:
@@ -155,26 +161,40 @@ class Spelling:
         self._texts, self._lexicon = texts, lexicon
         self._bytes = ByteTexts(texts, lexicon.joints, marked=lexicon.marked)
         self._letters: dict[str, int] = {}
-        boundaries = self._find_boundaries(trials[0], shared_tokens(spelt))
-        # No token reaches over a cut, so that what stands before the last one does not matter.
-        cuts = [boundary for boundary in boundaries if is_cut(self._bytes, boundary.state)]
-        boundaries = boundaries[boundaries.index(cuts[-1]) :] if cuts else boundaries
-        self._pieces, self._canons = lexicon.canons(texts.characters(boundaries[0].state))
-        alphabet_begins = boundaries[0].state if cuts else texts.start
+        self._root = self._find_root(trials[0], spelt)
+        self.root = spelt[0][: self._root.tokens]
+        self._pieces, self._canons = lexicon.canons(texts.characters(self._root.state))
         self._lengths = np.array([len(piece or b"") for piece in self._pieces], dtype=np.int64)
-        self._vocabulary = Vocabulary(self._pieces, alphabet_of(self._bytes, alphabet_begins))
-        root = next(filter(self._is_safe, reversed(boundaries)), None)
-        if root is None:
-            self._refuse_prompt()
-        self._boundaries = [boundary for boundary in boundaries if boundary.tokens <= root.tokens]
-        self.root = spelt[0][: root.tokens]
-        self._full_root = (self._ahead + self._format.prompt)[: root.position]
+        self._vocabulary = Vocabulary(self._pieces, alphabet_of(self._bytes, self._root.state))
+        self._full_root = (self._ahead + self._format.prompt)[: self._root.position]
         self._build()
         spelt_by_tokenizer = self.paths(trials)
-        self._check_count()
         self._letters = _letters(self._vocabulary)
         if self._letters and not np.array_equal(self.paths(trials), spelt_by_tokenizer):
             self._letters = {}
+
+    def _find_root(self, text: str, spelt: Sequence[list[int]]) -> Boundary:
+        """The last token boundary within the prompt that all secrets have, not only those that were tried.
+
+        Nothing is ever merged over it, so that what follows does not depend on what stands before.
+        """
+        boundaries = self._find_boundaries(text, shared_tokens(spelt))
+        # No token reaches over a cut, so that what stands before the last one does not matter.
+        cuts = [boundary for boundary in boundaries if is_cut(self._bytes, boundary.state)]
+        if cuts and cuts[-1] == boundaries[-1]:
+            return cuts[-1]
+        start = cuts[-1].state if cuts else self._texts.start
+        near = Vocabulary(self._lexicon.pieces, alphabet_of(self._bytes, start))
+        longest = max(map(len, near.texts.values()), default=1)
+        for boundary in reversed(boundaries):
+            before = b"".join([self._lexicon.pieces[token] or b"" for token in spelt[0][: boundary.tokens]])[-longest:]
+            if (
+                boundary.position == 0
+                or boundary in cuts
+                or not reaches_over(self._bytes, near.trie, before, boundary.state)
+            ):
+                return boundary
+        self._refuse_prompt()
 
     def _find_boundaries(self, text: str, shared: Sequence[int]) -> list[Boundary]:
         """The token boundaries within the prompt that the tried secrets share."""
@@ -189,19 +209,7 @@ class Spelling:
             state = self._texts.after(fixed[:position]) if position <= len(fixed) else None
             if state is not None:
                 found.append(Boundary(count, position, state))
-        if not found:
-            self._refuse_prompt()
         return found
-
-    def _is_safe(self, boundary: Boundary) -> bool:
-        """Whether all secrets have a token boundary there, not only those that were tried."""
-        if boundary.position == 0 or is_cut(self._bytes, boundary.state):
-            return True
-        if self._bytes.marked:
-            return False
-        longest = max(map(len, self._vocabulary.texts.values()), default=1)
-        before = (self._ahead + self._format.prompt)[: boundary.position].encode()[-longest:]
-        return not reaches_over(self._bytes, self._vocabulary.trie, before, boundary.state)
 
     def _build(self) -> None:
         """Make the automaton behind the root; what is spelt in one way only then belongs to the root."""
@@ -237,26 +245,20 @@ class Spelling:
     def _any_spelling(self) -> TokenAutomaton:
         """The automaton of all spellings."""
         behind_root = self._through_root(AnySpelling(self._bytes, self._vocabulary))
-        assert behind_root is not None, "at the end of the root there is nothing left to let through"
+        assert behind_root is not None, "the root is one of all spellings"
         self._start, _ = behind_root
         return TokenAutomaton(self._bytes, self._start, self._vocabulary)
 
     def _through_root(self, canon: Canon) -> tuple[int, int] | None:
-        """The state and the memory of a canon behind the root.
-
-        From the last cut, or from a later boundary: some tokenizers put a space behind special tokens that no text has.
-        """
-        for boundary in self._boundaries:
-            state, memory = boundary.state, FRESH
-            for token in self.root[boundary.tokens :]:
-                tokens, targets, memories = canon.children(state, memory)
-                at = int(np.searchsorted(tokens, token))
-                if at == len(tokens) or tokens[at] != token:
-                    break
-                state, memory = int(targets[at]), int(memories[at])
-            else:
-                return state, memory
-        return None
+        """The state and the memory of a canon behind the root; None if it does not let a longer root through."""
+        state, memory = self._root.state, FRESH
+        for token in self.root[self._root.tokens :]:
+            tokens, targets, memories = canon.children(state, memory)
+            at = int(np.searchsorted(tokens, token))
+            if at == len(tokens) or tokens[at] != token:
+                return None
+            state, memory = int(targets[at]), int(memories[at])
+        return state, memory
 
     def _lengthen_root(self) -> None:
         """What is known and spelt in one way only belongs to the root, which costs nothing."""

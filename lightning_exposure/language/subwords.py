@@ -6,7 +6,8 @@ Neither `transformers` nor `tokenizers` is imported here: an object of theirs br
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -19,6 +20,9 @@ from lightning_exposure.language.trie import Pieces
 
 Chat = Callable[[str], Sequence[Mapping[str, str]]]
 """The messages of a conversation in which a text stands."""
+
+_AT_ONCE = 8192
+"""How many texts are spelt at once: the tokenizer keeps much more of each than its tokens."""
 
 _PROBES = ("probe seven", "another probe")
 
@@ -44,6 +48,8 @@ class HuggingFaceTokenizer:
         chat: For a model that was trained on conversations: given a secret's whole text, the messages in which it
             stands, for `apply_chat_template`. What the template puts before the text belongs to the root.
         add_special_tokens: Whether training let the tokenizer add its special tokens (without a chat template).
+        lead: The tokens before every text, if they are not those that the tokenizer adds: the token that a decoder
+            begins with.
 
     Attributes:
         before: What the chat template puts before a text.
@@ -62,7 +68,14 @@ class HuggingFaceTokenizer:
         [0, 1, 2, 4]
     """
 
-    def __init__(self, tokenizer: Any, *, chat: Chat | None = None, add_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        chat: Chat | None = None,
+        add_special_tokens: bool = True,
+        lead: Sequence[int] | None = None,
+    ) -> None:
         if not is_hugging_face(tokenizer):
             raise TokenizerError(
                 f"tokenizer is {type(tokenizer).__name__}; HuggingFaceTokenizer wraps tokenizers of `transformers` and "
@@ -73,13 +86,13 @@ class HuggingFaceTokenizer:
         backend = tokenizer if self._is_plain else getattr(tokenizer, "backend_tokenizer", None)
         self.file: TokenizerFile | None = None
         if backend is not None:
-            self.file = _read(type(backend).from_str, backend.to_str(), backend.encode_special_tokens)
+            self.file = _read(type(backend).from_str, _content_of(backend), backend.encode_special_tokens)
         self._chat = chat
         self.before = self._behind = ""
-        self.lead: list[int] = []
+        self.lead: list[int] = list(lead or ())
         if chat is not None:
             self.before, self._behind = self._find_template()
-        elif add_special_tokens:
+        elif add_special_tokens and lead is None:
             self.lead = self._find_lead()
 
     def __repr__(self) -> str:
@@ -114,8 +127,12 @@ class HuggingFaceTokenizer:
             return [[span.token for span in self.spans(text)] for text in texts]
         if self.file is None:
             return [self.lead + self._encode_plain(self.before + text) for text in texts]
-        found = self.file.backend.encode_batch_fast([self.before + text for text in texts], add_special_tokens=False)
-        return [self.lead + encoding.ids for encoding in found]
+        spelt: list[list[int]] = []
+        for first in range(0, len(texts), _AT_ONCE):
+            batch = [self.before + text for text in texts[first : first + _AT_ONCE]]
+            found = self.file.backend.encode_batch_fast(batch, add_special_tokens=False)
+            spelt.extend(self.lead + encoding.ids for encoding in found)
+        return spelt
 
     def spans(self, text: str, /) -> list[Span]:
         """The tokens of a text, each with the characters that it covers, counted from the template's first one.
@@ -156,9 +173,10 @@ class HuggingFaceTokenizer:
         """
         if self._is_plain or self._chat is not None:
             return
-        expected = self._tokenizer.encode(text, add_special_tokens=bool(self.lead))
-        spelt = self.encode(text)
-        if expected[: len(spelt)] != spelt:
+        with _left_as_it_is(getattr(self._tokenizer, "backend_tokenizer", None)):
+            expected = self._tokenizer.encode(text, add_special_tokens=False)
+        spelt = self.encode(text)[len(self.lead) :]
+        if expected != spelt:
             raise TokenizerError(
                 f"{type(self._tokenizer).__name__} spells {text!r} as {expected}, but its fast backend as {spelt}. "
                 "Wrap it in an object of your own with encode, decode and vocab_size."
@@ -173,8 +191,7 @@ class HuggingFaceTokenizer:
 
     def _find_lead(self) -> list[int]:
         """The special tokens that the tokenizer puts before a text."""
-        full = self._tokenizer.encode(_PROBES[0])
-        tokens = list(full.ids if self._is_plain else full)
+        tokens = list(self._tokenizer.encode(_PROBES[0])) if self.file is None else self.file.probe
         plain = self._encode_plain(_PROBES[0])
         for count in range(len(tokens) - len(plain) + 1):
             if tokens[count : count + len(plain)] == plain:
@@ -215,6 +232,29 @@ class HuggingFaceTokenizer:
         return rendered
 
 
+def _content_of(backend: Any) -> str:
+    """The `tokenizer.json` of a tokenizer."""
+    try:
+        content: str = backend.to_str()
+    except Exception as error:
+        raise TokenizerError(
+            f"the tokenizer cannot be written to a file ({error}), so that nothing is known of how it spells texts. "
+            "If parts of it are written in Python, wrap it in an object of your own with encode, decode and vocab_size."
+        ) from error
+    return content
+
+
+@contextmanager
+def _left_as_it_is(backend: Any) -> Iterator[None]:
+    """Padding and truncation afterwards as before: `encode` of `transformers` switches them off for good."""
+    before = (None, None) if backend is None else (backend.padding, backend.truncation)
+    yield
+    if before[0] is not None:
+        backend.enable_padding(**before[0])
+    if before[1] is not None:
+        backend.enable_truncation(**before[1])
+
+
 def is_hugging_face(tokenizer: object) -> bool:
     """Whether an object is a tokenizer of `transformers` or `tokenizers`, without importing either."""
     return any(base.__module__.partition(".")[0] in ("transformers", "tokenizers") for base in type(tokenizer).__mro__)
@@ -244,6 +284,11 @@ class TokenizerFile:
         content: A `tokenizer.json`.
         encode_special_tokens: Whether special tokens in a text are spelt as text.
 
+    Attributes:
+        config: What the file says.
+        backend: The copy: no padding, no truncation, no special tokens.
+        probe: How it spells a short text with its special tokens.
+
     Raises:
         TokenizerError: It spells the same text differently each time.
     """
@@ -264,6 +309,7 @@ class TokenizerFile:
             self.backend.model = type(self.backend.model)(scores, model["unk_id"], model.get("byte_fallback", False))
         self.backend.no_padding()
         self.backend.no_truncation()
+        self.probe: list[int] = self.backend.encode(_PROBES[0]).ids
         self.backend.post_processor = None
         self.backend.encode_special_tokens = encode_special_tokens
 
@@ -293,9 +339,10 @@ class TokenizerFile:
             covered = {position for start, end in covers for position in range(start, end)}
             if any(position not in covered and not character.isspace() for position, character in enumerate(text)):
                 return None
-            ends = {covers[i][1] for i in range(len(words) - 1) if words[i] != words[i + 1]}
-            starts = {covers[i][0] for i in range(1, len(words)) if words[i] != words[i - 1]}
-            found.append(ends | starts)
+            cuts = {covers[i][1] for i in range(len(words) - 1) if words[i] != words[i + 1]}
+            if self.writing is None or self.writing.marked:  # else a space that no token covers is in the next one
+                cuts |= {covers[i][0] for i in range(1, len(words)) if words[i] != words[i - 1]}
+            found.append(cuts)
         return found
 
 

@@ -215,7 +215,7 @@ class _Expander:
     def floor(self) -> WeightFloor:
         """The smallest weights that the levels leave to a secret."""
         automaton = self._tree.automaton
-        halvings = int((automaton.accepting & automaton.open).sum())
+        halvings = automaton.interruptions
         return WeightFloor(np.stack(self._masses), automaton.shortest, halvings)
 
     def _begin_level(self) -> None:

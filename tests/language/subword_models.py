@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from torch import nn
 
 from lightning_exposure import SecretFormat
 from lightning_exposure.data.corpora import python_topics
+from lightning_exposure.errors import FormatError
 from lightning_exposure.language.spelling import Spelling
 from tests import oracle
 
@@ -167,3 +168,110 @@ def oracle_costs(model: nn.Module, format: SecretFormat, tokenizer: Tokenizer, f
             nats = torch.log_softmax(logits, dim=-1).gather(2, batch[:, free:, None])[:, :, 0]
             costs[rows] = (-nats.sum(dim=1) / math.log(2)).numpy()
     return dict(zip(texts, costs.tolist(), strict=True))
+
+
+LLAMA_3 = "|".join(
+    [
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ]
+)
+"""How Llama 3 cuts texts: digits in groups of three."""
+
+_LETTERS = "ab12-'é"
+
+
+def random_tokenizer(seed: int) -> Tokenizer:
+    """A tokenizer of some kind with a random small vocabulary, as no training would make it."""
+    generator = random.Random(seed)
+    return generator.choice([_random_bytes, _random_bytes, _random_characters, _random_unigram, _random_wordpiece])(
+        generator
+    )
+
+
+def random_format(seed: int) -> SecretFormat | None:
+    """A format of word lists in which everything that may go wrong stands side by side; None if it is not one."""
+    generator = random.Random(seed)
+    pattern, words = generator.choice(["ab ", "a 1", "b", "a b a", "1-", "ab", "a1 "]), {}
+    for name in ("one", "two", "three")[: generator.randrange(1, 4)]:
+        lengths = [generator.randrange(1, 5) for _ in range(generator.randrange(2, 7))]
+        words[name] = sorted({_random_word(generator, length, _LETTERS + " ") for length in lengths})
+        pattern += f"{{{name}}}" + generator.choice(["", "", " ", "-", "a", " b", "1"])
+    try:
+        format = SecretFormat(pattern, **words)
+    except FormatError:
+        return None
+    return format if 2 <= format.size <= 300 else None
+
+
+def _random_word(generator: random.Random, length: int, letters: str) -> str:
+    return "".join(generator.choice(letters if generator.random() < 0.4 else "12") for _ in range(length))
+
+
+def _random_merges(generator: random.Random, symbols: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    vocabulary = {symbol: i for i, symbol in enumerate(symbols)}
+    merges: list[tuple[str, str]] = []
+    for _ in range(generator.randrange(2, 25)):
+        pair = generator.choice(list(vocabulary)), generator.choice(list(vocabulary))
+        if len("".join(pair)) <= 5 and pair not in merges:
+            merges.append(pair)
+            vocabulary.setdefault("".join(pair), len(vocabulary))
+    if generator.random() < 0.4:  # an order in which no training would find them
+        generator.shuffle(merges)
+    return vocabulary, merges
+
+
+def _random_bytes(generator: random.Random) -> Tokenizer:
+    vocabulary, merges = _random_merges(generator, "ab12-'ĠÃ©")
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=generator.random() < 0.3))
+    plain = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = generator.choice(
+        [
+            pre_tokenizers.ByteLevel(add_prefix_space=generator.random() < 0.3),
+            plain,
+            pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(LLAMA_3), "isolated"), plain]),
+            pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=generator.random() < 0.5), plain]),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _random_characters(generator: random.Random) -> Tokenizer:
+    missing = generator.choice(["", "é", "éa", "é1"])
+    vocabulary, merges = _random_merges(generator, "".join(c for c in _LETTERS + "▁" if c not in missing))
+    for byte in range(256):
+        vocabulary[f"<0x{byte:02X}>"] = len(vocabulary)
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, byte_fallback=True))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=generator.random() < 0.5)
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def _random_unigram(generator: random.Random) -> Tokenizer:
+    tokens = {*_LETTERS, "▁"}
+    tokens |= {_random_word(generator, generator.randrange(2, 5), _LETTERS + "▁") for _ in range(20)}
+    # Whole numbers make many spellings equally good, but for rounding.
+    step = generator.choice([1.0, 0.1, math.pi])
+    scores = [("<unk>", 0.0), *((token, -step * generator.randrange(1, 8)) for token in sorted(tokens))]
+    tokenizer = Tokenizer(models.Unigram(scores, unk_id=0))
+    spaces = pre_tokenizers.Metaspace(split=generator.random() < 0.5)
+    splits = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), spaces])  # as T5's
+    tokenizer.pre_tokenizer = generator.choice([spaces, splits])
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def _random_wordpiece(generator: random.Random) -> Tokenizer:
+    tokens = {*_LETTERS, *("##" + letter for letter in _LETTERS)}
+    for _ in range(20):
+        word = _random_word(generator, generator.randrange(2, 6), _LETTERS)
+        tokens.add(word if generator.random() < 0.4 else "##" + word)
+    vocabulary = {token: i for i, token in enumerate(["[UNK]", *sorted(tokens)])}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = generator.choice(
+        [pre_tokenizers.BertPreTokenizer(), pre_tokenizers.Whitespace(), pre_tokenizers.WhitespaceSplit()]
+    )
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from lightning_exposure.language.seq2seq import Seq2SeqAdapter, TargetTokenizer
 from lightning_exposure.walks import score
 from tests import oracle
 from tests.translators import (
+    BART_LIKE,
     CASES,
     END,
     LETTERS,
@@ -74,6 +76,39 @@ class Holder(nn.Module):
 def test_a_module_that_holds_an_encoder_decoder(case: Case) -> None:
     adapter = Seq2SeqAdapter(Holder(other=nn.Linear(2, 2), translator=case.model), SOURCE)
     assert adapter.module is case.model
+
+
+def make_relative(name: str) -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    config = getattr(transformers, f"{name}Config")(**BART_LIKE)
+    made: nn.Module = getattr(transformers, f"{name}ForConditionalGeneration")(config)
+    return made
+
+
+def make_bert_to_bert() -> nn.Module:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    encoder = transformers.BertConfig(vocab_size=LETTERS.vocab_size, **sizes)
+    decoder = transformers.BertConfig(vocab_size=LETTERS.vocab_size, **sizes, is_decoder=True, add_cross_attention=True)
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.decoder_start_token_id, config.pad_token_id = START, PADDING
+    return transformers.EncoderDecoderModel(config=config)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(Case(name, partial(make_relative, name), scale=2.0) for name in ("MBart", "Pegasus", "M2M100", "NllbMoe")),
+        Case("BERT to BERT", make_bert_to_bert, scale=2.0),
+    ],
+    ids=str,
+)
+def test_other_encoder_decoders_of_hugging_face(case: Case) -> None:
+    adapter = Seq2SeqAdapter(case.model, SOURCE)
+    assert adapter.keeps_state
+    texts = oracle.all_texts(PIN)[::40]
+    costs = score(SecretTree(adapter, PIN, LETTERS), texts).costs
+    np.testing.assert_allclose(costs, [case.costs(PIN)[text] for text in texts], atol=1e-6)
 
 
 def test_a_peft_module() -> None:

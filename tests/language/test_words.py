@@ -1,79 +1,86 @@
-"""Words as tokens: digits and number words with large vocabularies, checked against full passes."""
+"""Word level: a vocabulary of ten thousand words, secrets as digits between spaces and as number words."""
 
 from __future__ import annotations
 
-import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from lightning_exposure import SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.errors import TokenizerError
 from lightning_exposure.language import WordTokenizer
-from lightning_exposure.walks import score
+from lightning_exposure.language.paths import tokens_of
+from lightning_exposure.walks import enumerate_leaves, score
 from tests import oracle
 from tests.toys import Recurrent, sharpened
 
-NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-DIGITS = SecretFormat("my number is # # #")
-WORDS = SecretFormat("my number is {digit} {digit} {digit}", digit=NAMES)
-LONGER = SecretFormat("my number is {digit} {digit} , {digit} {digit} .", digit=NAMES)
-SEVERAL = SecretFormat("flight to {city} at {hour}", city=["york", "new york", "new york city", "rome"], hour=NAMES)
-
-
-def vocabulary(size: int) -> WordTokenizer:
-    used = {word for format in (DIGITS, WORDS, LONGER, SEVERAL) for text in format.covering() for word in text.split()}
-    return WordTokenizer([*(f"word{i}" for i in range(size - len(used))), *sorted(used)])
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+WORDS = SecretFormat("my number is {d} {d} {d}", d=DIGITS)
+SPACED = SecretFormat("my number is # # #")
 
 
 @cache
-def setup(format: SecretFormat, size: int) -> tuple[Any, WordTokenizer, dict[str, float]]:
-    """A model, its words, and what every secret costs: each is read in full."""
-    tokenizer = vocabulary(size)
-    model = sharpened(Recurrent(tokenizer.vocab_size), seed=1, dtype=torch.float32)
-    texts, free = oracle.all_texts(format), oracle.shared_tokens(format, tokenizer)
-    lengths: dict[int, list[str]] = {}
-    for text in texts:
-        lengths.setdefault(len(text.split()), []).append(text)
-    costs = {}
-    for alike in lengths.values():
-        for begin in range(0, len(alike), 100):
-            ids = torch.tensor([tokenizer.encode(text) for text in alike[begin : begin + 100]])
-            with torch.no_grad():
-                chances = torch.log_softmax(model(ids)[0][:, :-1].double(), dim=-1)
-            bits = -chances.gather(2, ids[:, 1:, None])[:, free - 1 :, 0].sum(dim=1) / math.log(2)
-            costs.update(zip(alike[begin : begin + 100], bits.tolist(), strict=True))
-    return model, tokenizer, costs
+def ten_thousand_words() -> WordTokenizer:
+    made_up = [f"word{number}" for number in range(10_000 - 24)]
+    return WordTokenizer(["<eos>", "my", "number", "is", *DIGITS, *map(str, range(10)), *made_up])
 
 
-CASES = [
-    pytest.param(DIGITS, 10_000, id="digits"),
-    pytest.param(WORDS, 10_000, id="number words"),
-    pytest.param(LONGER, 300, id="ten thousand"),
-    pytest.param(SEVERAL, 300, id="several words in a blank"),
-]
+@cache
+def model() -> Recurrent:
+    small: Recurrent = sharpened(Recurrent(10_000, width=8), seed=0)
+    return small
 
 
-@pytest.mark.parametrize(("format", "size"), CASES)
-def test_costs_and_ranks_are_those_of_brute_force(format: SecretFormat, size: int) -> None:
-    model, tokenizer, costs = setup(format, size)
-    assert tokenizer.vocab_size == size
-    tree = SecretTree(model, format, tokenizer)
-    np.testing.assert_allclose(score(tree, list(costs)).costs, list(costs.values()), atol=1e-3)
-    ordered = sorted(costs, key=costs.__getitem__)
-    secrets = ordered[:: max(1, len(ordered) // 7)]
-    for estimate in measure_exposure(tree, secrets, method="exact"):
-        rank = oracle.rank(estimate.secret, costs, 0.0)
-        near = sum(abs(cost - costs[estimate.secret]) < 1e-4 for cost in costs.values())
-        assert abs(estimate.rank - rank) < near, "but for secrets that cost the same to four digits"
-    assert [candidate.text for candidate in extract(tree, top_k=3).candidates] == ordered[:3]
+@pytest.mark.parametrize("format", [WORDS, SPACED], ids=["number words", "digits"])
+def test_trees_of_words_agree_with_the_oracle(format: SecretFormat) -> None:
+    tokenizer = ten_thousand_words()
+    assert tokenizer.vocab_size == 10_000
+    tree = SecretTree(model(), format, tokenizer)
+    assert tree.spelling.exact
+    assert tree.spelling.root_text == "my number is"
+    assert (tree.size, tree.automaton.depth, tree.automaton.shortest) == (1000, 3, 3)
+    texts = format.sample(60, seed=1)
+    free = oracle.shared_tokens(format, tokenizer)
+    expected = [oracle.cost(model(), tokenizer.encode(text), free) for text in texts]
+    np.testing.assert_allclose(score(tree, texts).costs, expected, atol=1e-9)
+    found = [tree.text(tokens_of(path)) for leaves in enumerate_leaves(tree) for path in leaves.paths]
+    assert sorted(found) == sorted(oracle.all_texts(format))
 
 
-def test_a_word_that_the_vocabulary_lacks_is_refused_even_if_it_would_be_unknown() -> None:
-    tokenizer = WordTokenizer([word for word in vocabulary(100).vocabulary if word != "seven"], unknown=True)
-    model = Recurrent(tokenizer.vocab_size)
-    with pytest.raises(TokenizerError, match="<unk>"):
-        SecretTree(model, WORDS, tokenizer)
+@pytest.mark.parametrize("format", [WORDS, SPACED], ids=["number words", "digits"])
+def test_the_most_likely_number_is_found_and_its_rank_is_one(format: SecretFormat) -> None:
+    tree = SecretTree(model(), format, ten_thousand_words())
+    texts = oracle.all_texts(format)
+    best = texts[int(np.argmin(score(tree, texts).costs))]
+    found = extract(tree)
+    assert (found.candidates[0].text, found.optimal) == (best, True)
+    (estimate,) = measure_exposure(tree, [best])
+    assert (estimate.rank, estimate.bits) == (1, tree.bits)
+
+
+def test_a_blank_may_be_any_word_of_the_vocabulary() -> None:
+    tokenizer = ten_thousand_words()
+    words = [word for word in tokenizer.vocabulary if word.startswith("word")]
+    tree = SecretTree(model(), SecretFormat("my {a} is {b}", a=words, b=words), tokenizer)
+    assert tree.size == len(words) ** 2
+    assert len(tree.root()) == len(words)
+    costs = score(tree, ["my word7 is word9974", "my word7 is word12"]).costs
+    free = len(tree.spelling.root)
+    expected = [
+        oracle.cost(model(), tokenizer.encode(text), free) for text in ("my word7 is word9974", "my word7 is word12")
+    ]
+    np.testing.assert_allclose(costs, expected, atol=1e-9)
+
+
+def test_words_that_begin_other_words_are_different_tokens() -> None:
+    tokenizer = WordTokenizer.from_text("say twenty twenty-two two now")
+    format = SecretFormat("say {n} {n} now", n=["two", "twenty", "twenty-two"])
+    tree = SecretTree(Recurrent(tokenizer.vocab_size, width=4), format, tokenizer)
+    assert tree.spelling.exact
+    assert len(tree.paths(oracle.all_texts(format))) == 9
+
+
+def test_a_number_that_is_no_word_of_the_vocabulary_is_refused() -> None:
+    with pytest.raises(TokenizerError, match="word 'ten'"):
+        SecretTree(model(), SecretFormat("my number is {d}", d=[*DIGITS, "ten"]), ten_thousand_words())

@@ -1,0 +1,20 @@
+"""The benchmark of Hugging Face models runs, at a size that takes no time. Nothing here looks at how fast it was."""
+
+from __future__ import annotations
+
+import math
+
+from benchmarks.huggingface import HuggingFaceRecipe, benchmark_huggingface
+
+TINY = HuggingFaceRecipe(
+    vocabulary=1000, layers=1, width=16, heads=2, prompt=30, blanks="##-#", steps=2, rows=2, window=40
+)
+
+
+def test_every_number_is_there_and_the_shared_prompt_costs_no_precision() -> None:
+    rows = benchmark_huggingface(TINY, secrets=64, fully=16, batch_size=16, expansions=100, largest_batch=16, repeats=1)
+    assert len({row.what for row in rows}) == len(rows) == 9
+    assert all(math.isfinite(row.value) and row.value >= 0 for row in rows)
+    difference = next(row for row in rows if "largest difference" in row.what)
+    assert not difference.missed
+    assert "after 30 tokens" in difference.what
