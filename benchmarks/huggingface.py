@@ -124,7 +124,7 @@ def benchmark_huggingface(
     recipe: HuggingFaceRecipe | None = None,
     *,
     secrets: int = 16_384,
-    fully: int = 512,
+    fully: int = 1_024,
     batch_size: int = 512,
     expansions: int = 40_000,
     largest_batch: int = 256,
