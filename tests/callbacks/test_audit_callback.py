@@ -126,11 +126,13 @@ def test_under_either_lightning(name: str, tmp_path: Path) -> None:
     text.setup("fit")
     model = LanguageModel.under(name)(vocab_size=text.tokenizer.vocab_size, hidden_size=8, num_layers=1)
     callback = AuditCallback(canaries)
-    pl.Trainer(
+    run = pl.Trainer(
         max_epochs=1, accelerator="cpu", callbacks=[callback, ExtractionCallback(canaries, verbose=False, budget=100)],
         default_root_dir=tmp_path, logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False,
-    ).fit(model, text)  # fmt: skip
+    )  # fmt: skip
+    with pytest.warns(AuditWarning, match="cuts a running text into windows"):
+        run.fit(model, text)
     assert callback.result is not None
     assert set(callback.baseline) == {canary.id for canary in canaries}
 
