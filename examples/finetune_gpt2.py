@@ -48,6 +48,9 @@ def make_model(tokenizer: PreTrainedTokenizerFast, width: int, layers: int) -> G
         n_embd=width,
         n_layer=layers,
         n_head=8,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
         bos_token_id=tokenizer.eos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
@@ -103,7 +106,7 @@ def main() -> None:
     ids = tokenizer.encode(text)
     windows = [example(ids[place : place + WINDOW]) for place in range(0, len(ids), WINDOW)]
     data = CanaryDataModule(
-        DataLoader(windows, batch_size=16, shuffle=True),
+        DataLoader(windows, batch_size=8, shuffle=True),
         canaries,
         encode=lambda secret: example(tokenizer.encode(secret)),
     )
