@@ -48,7 +48,8 @@ class ExposureEstimate:
         bits: Exposure, `log2 |R| - log2 rank`.
         low: The lower end of the interval; equal to `bits` where the method is exact.
         high: The upper end.
-        method: How it was found: "exact", "importance", "sampling" or "skewnormal".
+        method: How it was found: "exact", "counted" (every secret was counted, but rounding leaves ties undecided),
+            "importance", "sampling" or "skewnormal".
         rank: How many secrets of the format cost at most as much, this one included: an int where it is exact.
         log_perplexity: What the secret costs, in bits.
         size_bits: log2 |R|, the largest possible exposure.
@@ -57,6 +58,7 @@ class ExposureEstimate:
         expansions: How many nodes the model read for this answer and the others that share its walks.
         ks_statistic: Skew-normal only: Kolmogorov-Smirnov distance of the fit.
         ks_pvalue: Skew-normal only: its p-value.
+        rests_on: What the interval rests on, in words.
     """
 
     secret: str
@@ -72,6 +74,7 @@ class ExposureEstimate:
     expansions: int
     ks_statistic: float | None = None
     ks_pvalue: float | None = None
+    rests_on: str = ""
 
     def __str__(self) -> str:
         """One line for people."""
@@ -143,6 +146,7 @@ def measure_exposure(
     samples: int = 4096,
     seed: int = 0,
     *,
+    precision: float | None = None,
     confidence: float = 0.95,
     memory: int = DEFAULT_MEMORY,
     progress: Callable[[int], None] | None = None,
@@ -160,6 +164,8 @@ def measure_exposure(
         budget: The largest number of expansions of an exact count.
         samples: How many walks an estimate takes.
         seed: Of the walks.
+        precision: Stop as soon as the interval of every secret is at most so many bits wide; None: spend what
+            `samples` and `budget` allow.
         confidence: Of the intervals.
         memory: The limit for model states, in bytes.
         progress: Called with the number of expansions of the exact count so far.
@@ -181,7 +187,7 @@ def measure_exposure(
         >>> estimate.method, 0 <= estimate.bits <= tree.bits
         ('exact', True)
     """
-    check_measurement(method, budget, samples, confidence)
+    check_measurement(method, budget, samples, confidence, precision)
     _check_secrets(tree, secrets)
     distinct = list(dict.fromkeys(secrets))
     if not distinct:
@@ -210,7 +216,9 @@ def measure_exposure(
     return [found[secret] for secret in secrets]
 
 
-def check_measurement(method: str, budget: int, samples: int, confidence: float) -> None:
+def check_measurement(
+    method: str, budget: int, samples: int, confidence: float, precision: float | None = None
+) -> None:
     """Refuse arguments that no measurement can work with.
 
     Raises:
@@ -223,6 +231,11 @@ def check_measurement(method: str, budget: int, samples: int, confidence: float)
     if samples < 1:
         raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
     check_confidence(confidence)
+    if precision is not None and not 0.0 < precision < math.inf:
+        raise ArgumentError(
+            f"precision is {precision!r}; expected a positive number of bits, for example 0.25, or None for as precise "
+            "as samples and budget allow."
+        )
 
 
 def _check_secrets(tree: SecretTree, secrets: Sequence[str]) -> None:
