@@ -94,7 +94,7 @@ def known_secrets(tree: SecretTree, ranks: Sequence[int]) -> list[KnownSecret]:
     found = []
     for rank in ranks:
         leaf = order[rank - 1]
-        exact = int(np.searchsorted(ascending, costs[leaf] + tree.tie, side="right"))
+        exact = int(np.searchsorted(ascending, costs[leaf], side="right"))
         found.append(KnownSecret(tree.text(paths[leaf].tolist()), exact, tree.bits - float(np.log2(exact))))
     return found
 

@@ -39,7 +39,7 @@ def exposure_by_mixture(tree: SecretTree, secrets: Sequence[str], *, samples: in
     ranks = []
     for path, cost in zip(own_paths, scored.costs, strict=True):
         others = ~(walks.paths == path).all(axis=1)
-        cheaper = walks.costs <= cost + tree.tie
+        cheaper = walks.costs <= cost
         ranks.append(1.0 + float(stands_for[others & cheaper].sum()))
     bits = (tree.bits - np.log2(ranks)).clip(0.0, tree.bits)
     return MixtureEstimate(bits, scored.expansions + walks.expansions)

@@ -48,6 +48,6 @@ def costs(model: nn.Module, format: SecretFormat, tokenizer: Any, context: int |
     return {text: cost(model, tokenizer.encode(text), free, context) for text in all_texts(format)}
 
 
-def rank(of: str, costs: dict[str, float], tie: float) -> int:
+def rank(of: str, costs: dict[str, float], tie: float = 1e-9) -> int:
     """How many secrets cost at most as much as this one, itself counted once."""
     return 1 + sum(cost <= costs[of] + tie for text, cost in costs.items() if text != of)

@@ -1,8 +1,9 @@
 """Numbers: how exposed a secret is, exactly or estimated, always with an interval."""
 
-from lightning_exposure.exposure.estimate import METHODS, ExposureEstimate, measure_exposure
+from lightning_exposure.exposure.estimate import METHODS, measure_exposure
 from lightning_exposure.exposure.metric import Exposure
 from lightning_exposure.exposure.ranking import exposure_by_rank
+from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.exposure.skewnormal import PoorFitWarning, SkewNormal, exposure_by_skew_normal
 from lightning_exposure.exposure.tied import measure_tied_exposure
 

@@ -15,19 +15,20 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from lightning_exposure.errors import ArgumentError, BudgetError
-from lightning_exposure.exposure.estimate import METHODS, ExposureEstimate, check_measurement
-from lightning_exposure.exposure.intervals import normal_margin, proportion_interval
+from lightning_exposure.exposure.case import bits_of_rank
+from lightning_exposure.exposure.estimate import METHODS, check_measurement
+from lightning_exposure.exposure.intervals import normal_margin
+from lightning_exposure.exposure.references import rank_among_references, rank_counts
+from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.exposure.skewnormal import SkewNormal, warn_if_poor
-from lightning_exposure.language.encoder_decoders import reader_of
-from lightning_exposure.language.models import dtype_of
 from lightning_exposure.language.pairs import score_pairs
 from lightning_exposure.secrets.sampling import distinct_integers, generator_from
 from lightning_exposure.secrets.tied import TiedFormats
+from lightning_exposure.walks import Rounding
 
 Encode = Callable[[str], Sequence[int]]
 """Makes token ids of a text."""
@@ -45,7 +46,7 @@ class _Case:
     secrets: list[str]
     numbers: list[int]
     costs: NDArray[np.float64]
-    tie: float
+    rounding: Rounding
     budget: int
     samples: int
     seed: int
@@ -59,26 +60,32 @@ class _Case:
         )
 
     def estimate(
-        self, i: int, method: str, rank: int | float, interval: tuple[float, float] | None, scored: int
+        self, i: int, method: str, rank: int | float, interval: tuple[float, float], scored: int, rests_on: str
     ) -> ExposureEstimate:
-        """An estimate from a rank and an interval of ranks; None: the rank is exact."""
-        low_rank, high_rank = (rank, rank) if interval is None else interval
+        """An estimate from a rank and an interval of ranks."""
+        size_bits = self.formats.bits
         return ExposureEstimate(
             secret=self.secrets[i],
-            bits=self._bits(rank),
-            low=self._bits(high_rank),
-            high=self._bits(low_rank),
+            bits=bits_of_rank(rank, size_bits),
+            low=bits_of_rank(interval[1], size_bits),
+            high=bits_of_rank(interval[0], size_bits),
             method=method,
             rank=rank,
             log_perplexity=float(self.costs[i]),
-            size_bits=self.formats.bits,
+            size_bits=size_bits,
             is_bound=False,
             confidence=self.confidence,
             expansions=len(self.secrets) + scored,
+            rests_on=rests_on,
         )
 
-    def _bits(self, rank: int | float) -> float:
-        return min(self.formats.bits, max(0.0, self.formats.bits - math.log2(rank)))
+    def counted(self, i: int, counts: tuple[int, int, int], scored: int) -> ExposureEstimate:
+        """An estimate from how many others are as cheap: by their costs, for certain, and perhaps."""
+        rank, fewest, most = (1 + count for count in counts)
+        if fewest == most:
+            return self.estimate(i, "exact", most, (most, most), scored, "the cost of every pair")
+        rests_on = f"the cost of every pair; {most - fewest:,} ties are within rounding"
+        return self.estimate(i, "counted", min(most, max(fewest, rank)), (fewest, most), scored, rests_on)
 
 
 def measure_tied_exposure(
@@ -146,7 +153,7 @@ def measure_tied_exposure(
     if not distinct:
         return []
 
-    def score(numbers: Sequence[int]) -> NDArray[np.float64]:
+    def score(numbers: Sequence[int], batch_size: int = batch_size) -> NDArray[np.float64]:
         costs = np.empty(len(numbers))
         for begin in range(0, len(numbers), _CHUNK):
             texts = map(formats.pair, numbers[begin : begin + _CHUNK])
@@ -161,7 +168,7 @@ def measure_tied_exposure(
         secrets=distinct,
         numbers=numbers,
         costs=score(numbers),
-        tie=64.0 * torch.finfo(dtype_of(reader_of(model).module)).eps,
+        rounding=_rounding(score, formats, numbers),
         budget=budget,
         samples=samples,
         seed=seed,
@@ -204,31 +211,40 @@ def _exact(case: _Case) -> list[ExposureEstimate]:
     costs = case.score(range(size))
     estimates = []
     for i, (number, cost) in enumerate(zip(case.numbers, case.costs, strict=True)):
-        cheap = costs <= cost + case.tie
-        cheap[number] = True  # itself, whatever the rounding
-        estimates.append(case.estimate(i, "exact", int(cheap.sum()), None, size))
+        costs[number] = cost  # itself, whatever the rounding
+        estimates.append(case.counted(i, rank_counts(costs, number, case.rounding), size))
     return estimates
 
 
 def _sampling(case: _Case) -> list[ExposureEstimate]:
     """Rank among pairs drawn uniformly; the other given secrets are known, and counted as they are."""
-    references = np.sort(case.references())
+    references = case.references()
     drawn, unseen = len(references), case.formats.size - len(case.secrets)
     estimates = []
     for i, cost in enumerate(case.costs):
-        known = max(1, int((case.costs <= cost + case.tie).sum()))
-        hits = int(np.searchsorted(references, cost + case.tie, side="right"))
+        known = rank_counts(case.costs, i, case.rounding)
+        hits = rank_counts(np.append(references, cost), drawn, case.rounding)
         if drawn == unseen:
-            estimates.append(case.estimate(i, "exact", known + hits, None, drawn))
+            together = tuple(a + b for a, b in zip(known, hits, strict=True))
+            estimates.append(case.counted(i, (together[0], together[1], together[2]), drawn))
             continue
-        low, high = proportion_interval(hits, drawn, case.confidence)
-        interval = (known + max(hits, unseen * low), known + unseen * high)
-        if hits:
-            estimates.append(case.estimate(i, "sampling", known + unseen * hits / drawn, interval, drawn))
-        else:  # no reference is as cheap: the rank is somewhere below what they can resolve
-            bound = case.estimate(i, "sampling", interval[1], interval, drawn)
-            estimates.append(replace(bound, is_bound=True))
+        rank, interval, is_bound = rank_among_references(known, hits, drawn, unseen, case.confidence)
+        rests_on = f"{drawn:,} pairs drawn uniformly, and nothing else"
+        estimate = case.estimate(i, "sampling", rank, interval, drawn, rests_on)
+        estimates.append(replace(estimate, is_bound=is_bound))
     return estimates
+
+
+def _rounding(
+    score: Callable[[Sequence[int], int], NDArray[np.float64]], formats: TiedFormats, numbers: Sequence[int]
+) -> Rounding:
+    """What rounding does to a cost: some pairs scored together, and one by one."""
+    tried = [*numbers[:4], *distinct_integers(min(4, formats.size), formats.size, generator_from(0))]
+    together, alone = score(tried, len(tried)), score(tried, 1)
+    finite = np.isfinite(together) & np.isfinite(alone)
+    noise = 4.0 * float(np.abs(together - alone, where=finite, out=np.zeros(len(tried))).max())
+    summing = 64.0 * float(np.spacing(together[finite].max(initial=1.0)))
+    return Rounding(noise + summing, noise == 0.0)
 
 
 def _skew_normal(case: _Case) -> list[ExposureEstimate]:
@@ -243,7 +259,7 @@ def _skew_normal(case: _Case) -> list[ExposureEstimate]:
         margin = normal_margin(float(error), case.confidence) if math.isfinite(error) else case.formats.bits
         estimates.append(
             replace(
-                case.estimate(i, "skewnormal", rank, None, len(references)),
+                case.estimate(i, "skewnormal", rank, (rank, rank), len(references), "a skew-normal fit"),
                 bits=float(bits),
                 low=max(0.0, float(bits) - margin),
                 high=float(bits) + margin,

@@ -15,6 +15,20 @@ from lightning_exposure.language.automaton import TokenAutomaton
 Priced = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
 """For each child: the row of its parent, its token, its place, and the bits from the root to it."""
 
+IMPOSSIBLE_BITS = 10_000.0
+"""A token that costs more than this many bits counts as impossible, in every walk alike: its cost is infinite.
+
+Models mask tokens out with logits of minus infinity, -1e9, the smallest number of their type, or -1e4 in half
+precision; no model that is not masking gives a token less than 2^-10000.
+"""
+
+COST_STEP = 2.0**-36
+"""Costs of tokens are whole multiples of this many bits.
+
+Sums of such numbers are exact in float64 up to 65,536 bits, in whatever order: two secrets whose tokens cost the same
+cost the same, to the last digit. The step is far below the rounding of any model in single precision.
+"""
+
 _LN2 = math.log(2.0)
 _FEW_PLACES = 8
 """Up to so many places, the nodes at each of them are priced together, as a block of logits."""
@@ -108,6 +122,11 @@ def _one_by_one(
 def _bits(nats: Tensor) -> NDArray[np.float64]:
     """Costs in bits. Rounding may put a probability just above 1; a negative cost would break every bound below it."""
     bits: NDArray[np.float64] = np.maximum(nats.cpu().numpy(), 0.0) / _LN2
+    masked = bits > IMPOSSIBLE_BITS
+    bits /= COST_STEP
+    np.rint(bits, out=bits)
+    bits *= COST_STEP
+    bits[masked] = math.inf
     return bits
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.language.adapters import step_model
-from lightning_exposure.language.models import StepModel, device_of, dtype_of, evaluating
+from lightning_exposure.language.models import StepModel, device_of, evaluating
 from lightning_exposure.language.pricing import price_children
 from lightning_exposure.language.row_memory import bytes_of_row
 from lightning_exposure.language.spelling import Spelling
@@ -160,12 +160,9 @@ class SecretTree:
         return math.log2(self.size)
 
     @property
-    def tie(self) -> float:
-        """Costs closer than this, in bits, are equal: what rounding in the model's own arithmetic can do.
-
-        One string scored in batches of different shapes comes out with slightly different last digits.
-        """
-        return 64.0 * torch.finfo(dtype_of(self.model.module)).eps
+    def rests_on(self) -> str:
+        """What stands behind the tree where it could not be counted; "" where it was."""
+        return ""
 
     def paths(self, secrets: Sequence[str]) -> NDArray[np.int32]:
         """The tokens from the root to each secret in its canonical tokenization, one row each, filled up with -1.
@@ -325,6 +322,8 @@ def _append(paths: NDArray[np.int32], tokens: NDArray[np.int64]) -> NDArray[np.i
     longer = np.concatenate([paths, np.full((len(paths), 1), -1, dtype=np.int32)], axis=1)
     if paths.size and (paths[:, -1] < 0).any():
         longer[np.arange(len(paths)), (paths >= 0).sum(axis=1)] = tokens
+        if (longer[:, -1] < 0).all():  # else nodes of different depths would grow by a column at every step
+            longer = longer[:, :-1]
     else:
         longer[:, -1] = tokens
     return longer

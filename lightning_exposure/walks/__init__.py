@@ -3,17 +3,22 @@
 from lightning_exposure.walks.batches import DEFAULT_MEMORY
 from lightning_exposure.walks.beam import beam
 from lightning_exposure.walks.best_first import SearchProgress, SearchResult, best_first
-from lightning_exposure.walks.distinct import DistinctWalks, distinct_walks, log_weights
-from lightning_exposure.walks.enumerate import Leaves, Ranks, count_ranks, enumerate_leaves
+from lightning_exposure.walks.distinct import DistinctSampler, DistinctWalks, distinct_walks
+from lightning_exposure.walks.enumerate import Leaves, RankCounts, Ranks, count_ranks, enumerate_leaves
+from lightning_exposure.walks.rounding import Rounding, measure_rounding
 from lightning_exposure.walks.sample import ModelWalks, UniformSample, model_walks, uniform_walks
 from lightning_exposure.walks.score import Scores, score
+from lightning_exposure.walks.weights import log_weights
 
 __all__ = [
     "DEFAULT_MEMORY",
+    "DistinctSampler",
     "DistinctWalks",
     "Leaves",
     "ModelWalks",
+    "RankCounts",
     "Ranks",
+    "Rounding",
     "Scores",
     "SearchProgress",
     "SearchResult",
@@ -24,6 +29,7 @@ __all__ = [
     "distinct_walks",
     "enumerate_leaves",
     "log_weights",
+    "measure_rounding",
     "model_walks",
     "score",
     "uniform_walks",

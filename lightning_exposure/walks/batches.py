@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.language.tree import SecretTree
 
@@ -9,8 +11,8 @@ DEFAULT_MEMORY = 2**30
 """The default limit for model states, in bytes: 1 GiB."""
 
 
-POSSIBLE = 1e9
-"""The bound, in bits, that leaves out only what the model gives no probability at all, or masks out."""
+POSSIBLE = sys.float_info.max
+"""The bound, in bits, that leaves out only what is impossible: see `IMPOSSIBLE_BITS`."""
 
 
 def rows_within(tree: SecretTree, memory: int, blocks: int) -> int:

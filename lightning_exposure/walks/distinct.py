@@ -8,6 +8,8 @@ nodes with the largest keys: as many model evaluations as independent walks, and
 (Stochastic beam search: Kool, van Hoof and Welling, 2019; the estimator is priority sampling: Duffield, Lund and
 Thorup, 2007.)
 
+A sample can be enlarged: what was read for the smaller one is not read again, and the smaller one is part of it.
+
 A secret is in the sample if its key is above a threshold that does not depend on its own key. That gives its
 inclusion probability exactly, so that `sum of f(secret) / inclusion` over the sample is an unbiased estimate of the
 sum over all secrets, for any f, and the terms are uncorrelated, which gives the variance.
@@ -17,61 +19,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.language.paths import stack_rows
-from lightning_exposure.language.tree import Children, SecretTree
+from lightning_exposure.language.tree import Children, Nodes, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
-from lightning_exposure.walks.score import follow
+from lightning_exposure.walks.weights import TEMPERATURES, WeightFloor, families, log_choices, mixed, tempered
 
 Floats = NDArray[np.float64]
 
-TEMPERATURES = (0.25, 0.5, 1.0, 2.0, math.inf)
-"""Weights are the mean of the model's distributions at these temperatures; infinity is uniform over the children."""
-
-_INVERSE = 1.0 / np.array(TEMPERATURES)
 _LN2 = math.log(2.0)
-
-
-@dataclass(frozen=True)
-class Level:
-    """The open nodes that were kept at one level of the tree, with the probability of each to be kept."""
-
-    costs: Floats
-    inclusion: Floats
-
-
-@dataclass(frozen=True)
-class WeightFloor:
-    """The smallest weight that a secret can have, as far as the nodes that were seen tell.
-
-    Attributes:
-        masses: For each level and temperature, the largest log of what the probabilities of all tokens that fit, raised
-            to the inverse temperature, add up to `(levels, temperatures)`.
-        shortest: How many tokens the shortest secret has.
-        halvings: The largest number of times that a weight is halved because a secret goes on after another one ends.
-    """
-
-    masses: Floats
-    shortest: int
-    halvings: int
-
-    def log_weight(self, cost: float) -> float:
-        """The natural logarithm of a lower limit of the weight of the secrets that cost at most so many bits.
-
-        At inverse temperature b a path of that cost has a probability of at least `2 ** (-b * cost)` over the product
-        of the masses that it shares with its siblings; the mixture has at least its part of the best of them.
-        """
-        # Longer secrets than the shortest may skip the levels behind it: a mass below 1 must not help them there.
-        masses = self.masses[np.isfinite(self.masses).all(axis=1)]  # at the last level nothing may have been left
-        masses[self.shortest :] = np.maximum(masses[self.shortest :], 0.0)
-        by_temperature = -_INVERSE * cost * _LN2 - masses.sum(axis=0)
-        return float(by_temperature.max()) - self.halvings * _LN2 - math.log(len(TEMPERATURES))
+_OPEN, _COMPLETE, _DEAD = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -83,7 +45,8 @@ class DistinctWalks:
         costs: Their log-perplexities, in bits.
         inclusion: The probability of each to be in the sample.
         threshold: The key that a secret needed to be in the sample; -inf if all secrets within the bound are in it.
-        levels: What was kept at each level, for estimates of how large the tree is.
+        node_costs: The costs of the nodes on the way whose keys are above the threshold.
+        node_inclusion: The probability of each of them.
         expansions: How many nodes the model read.
         floor: The smallest weights that the levels leave to a secret.
     """
@@ -92,7 +55,8 @@ class DistinctWalks:
     costs: Floats
     inclusion: Floats
     threshold: float
-    levels: list[Level]
+    node_costs: Floats
+    node_inclusion: Floats
     expansions: int
     floor: WeightFloor
 
@@ -113,38 +77,8 @@ class DistinctWalks:
         return float(_inclusion(np.array([self.floor.log_weight(cost)]), self.threshold)[0])
 
     def expected_expansions(self, bound: float) -> float:
-        """An unbiased estimate of how many nodes cost at most `bound`: what an exact count up to it would expand."""
-        return 1.0 + sum(float((1.0 / level.inclusion[level.costs <= bound]).sum()) for level in self.levels)
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """Open nodes and complete secrets that compete for a place in the sample."""
-
-    keys: Floats
-    components: Floats  # log probability of the way here, at each temperature
-    costs: Floats
-    places: NDArray[np.int64]
-    paths: NDArray[np.int32]
-    complete: NDArray[np.bool_]
-    block: NDArray[np.int64]  # which expanded batch an open node comes from, and which of its children it is
-    child: NDArray[np.intp]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @property
-    def log_weights(self) -> Floats:
-        return _mixed(self.components)
-
-    def take(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> _Pool:
-        return _Pool(*(getattr(self, field.name)[which] for field in fields(self)))
-
-    @staticmethod
-    def join(parts: Sequence[_Pool]) -> _Pool:
-        columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(_Pool)}
-        paths = stack_rows(columns.pop("paths"))
-        return _Pool(paths=paths, **{name: np.concatenate(column) for name, column in columns.items()})
+        """An estimate of how many nodes cost at most `bound`: what an exact count up to it would expand."""
+        return 1.0 + float((1.0 / self.node_inclusion[self.node_costs <= bound]).sum())
 
 
 def distinct_walks(
@@ -159,110 +93,246 @@ def distinct_walks(
 
     Args:
         tree: What to walk.
-        samples: The size of the sample, and the largest number of nodes read per level.
+        samples: The size of the sample.
         seed: A seed or a generator.
         bound: Secrets that cost more are not of interest, and are not walked to.
         memory: The limit for model states, in bytes.
     """
-    if samples < 1:
-        raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
-    generator = np.random.default_rng(seed)
-    expander = _Expander(tree, samples, min(bound, POSSIBLE), memory)
-    threshold = -math.inf
-    levels: list[Level] = []
-    pool = _hand_down(expander.root(), 0, _root_pool(generator.gumbel()), generator)
-    while True:
-        pool, threshold = _keep_largest(pool, samples, threshold)
-        growing, finished = pool.take(~pool.complete), pool.take(pool.complete)
-        if not len(growing):
-            break
-        levels.append(Level(growing.costs, _inclusion(growing.log_weights, threshold)))
-        grown = [
-            _hand_down(children, block, parents, generator)
-            for block, (children, parents) in enumerate(expander.grow(growing))
-        ]
-        pool = _Pool.join([finished, *grown])
-    return DistinctWalks(
-        paths=finished.paths,
-        costs=finished.costs,
-        inclusion=_inclusion(finished.log_weights, threshold),
-        threshold=threshold,
-        levels=levels,
-        expansions=expander.expansions,
-        floor=expander.floor(),
-    )
+    return DistinctSampler(tree, samples, seed=seed, bound=bound, memory=memory).draw(samples)
+
+
+class DistinctSampler:
+    """Draws samples that grow: each contains the one before, and costs only what it adds.
+
+    Args:
+        tree: What to walk.
+        most: The size of the largest sample that will be asked for.
+        seed: A seed or a generator.
+        bound: Secrets that cost more are not of interest, and are not walked to.
+        memory: The limit for model states, in bytes.
+    """
+
+    def __init__(
+        self,
+        tree: SecretTree,
+        most: int,
+        *,
+        seed: int | np.random.Generator,
+        bound: float = math.inf,
+        memory: int = DEFAULT_MEMORY,
+    ) -> None:
+        if most < 1:
+            raise ArgumentError(f"samples is {most!r}; expected at least 1 walk.")
+        self._most = most
+        self._generator = np.random.default_rng(seed)
+        self._expander = _Expander(tree, min(bound, POSSIBLE), memory)
+        self._dropped = -math.inf  # the largest key that there was no place for
+        self._passed: list[_Passed] = []
+        self._pool = self._hand_down(*self._expander.root(_root_pool(self._generator.gumbel())))
+
+    def draw(self, samples: int) -> DistinctWalks:
+        """The sample of a size, at least as large as the last one and at most as large as was said."""
+        while True:
+            self._drop_small_keys()
+            chosen, threshold = self._largest(samples)
+            growing = chosen[self._pool.kind[chosen] == _OPEN]
+            if not len(growing):
+                break
+            nodes = self._pool.take(growing)
+            self._passed.append(_Passed(nodes.keys, nodes.log_weights, nodes.costs))
+            rest = np.ones(len(self._pool), dtype=bool)
+            rest[growing] = False
+            grown = [self._hand_down(*expanded) for expanded in self._expander.grow(nodes)]
+            self._pool = _Pool.join([self._pool.take(rest), *grown])
+            self._expander.forget_all_but(self._pool.block[self._pool.kind == _OPEN])
+        found = self._pool.take(chosen[self._pool.kind[chosen] == _COMPLETE])
+        passed = _Passed.join(self._passed).above(threshold)
+        return DistinctWalks(
+            paths=found.paths,
+            costs=found.costs,
+            inclusion=_inclusion(found.log_weights, threshold),
+            threshold=threshold,
+            node_costs=passed.costs,
+            node_inclusion=_inclusion(passed.log_weights, threshold),
+            expansions=self._expander.expansions,
+            floor=self._expander.floor(),
+        )
+
+    def _drop_small_keys(self) -> None:
+        """Give up what cannot come into the largest sample: the key that just fails is what the others are held to."""
+        if len(self._pool) > self._most:
+            first_out = float(np.partition(self._pool.keys, -self._most - 1)[-self._most - 1])
+            self._dropped = max(self._dropped, first_out)
+            self._pool = self._pool.take(self._pool.keys > self._dropped)
+
+    def _largest(self, samples: int) -> tuple[NDArray[np.intp], float]:
+        """The competitors with the largest keys, and the first key that there is no place for."""
+        if len(self._pool) <= samples:
+            return np.arange(len(self._pool)), self._dropped
+        threshold = float(np.partition(self._pool.keys, -samples - 1)[-samples - 1])
+        return np.flatnonzero(self._pool.keys > threshold), threshold
+
+    def _hand_down(self, children: Children, block: int, parents: _Pool) -> _Pool:
+        """The children of nodes as competitors: their weights, and keys of which the largest is their parent's.
+
+        A node without children within the bound stays in the competition as what it is: a dead end with a key. If it
+        gave up its place, the threshold would depend on what was found.
+        """
+        components = parents.components[children.parents] + log_choices(children)
+        twice = children.leaf & children.open
+        both = np.flatnonzero(twice)
+        child = np.concatenate([np.arange(len(children)), both])
+        complete = np.concatenate([children.leaf & ~twice, np.ones(len(both), dtype=bool)])
+        order = np.argsort(children.parents[child], kind="stable")
+        child, complete = child[order], complete[order]
+        parent = children.parents[child]
+        weights = mixed(components[child])
+        alive = _Pool(
+            keys=_keys_below(parents.keys[parent], parent, weights, self._generator),
+            components=components[child],
+            costs=children.costs[child],
+            places=children.places[child],
+            paths=children.paths(child),
+            kind=np.where(complete, _COMPLETE, _OPEN),
+            block=np.full(len(child), block),
+            child=child,
+        )
+        childless = np.setdiff1d(np.arange(len(parents)), parent)
+        if not len(childless):
+            return alive
+        dead = parents.take(childless)
+        return _Pool.join([alive, replace(dead, kind=np.full(len(dead), _DEAD))])
+
+
+@dataclass(frozen=True)
+class _Passed:
+    """Nodes that were expanded on the way."""
+
+    keys: Floats
+    log_weights: Floats
+    costs: Floats
+
+    @staticmethod
+    def join(parts: Sequence[_Passed]) -> _Passed:
+        if not parts:
+            return _Passed(np.empty(0), np.empty(0), np.empty(0))
+        return _Passed(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(_Passed)))
+
+    def above(self, threshold: float) -> _Passed:
+        kept = self.keys > threshold
+        return _Passed(self.keys[kept], self.log_weights[kept], self.costs[kept])
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """What competes for a place in the sample: open nodes, complete secrets, and dead ends."""
+
+    keys: Floats
+    components: Floats  # log probability of the way here, at each temperature
+    costs: Floats
+    places: NDArray[np.int64]
+    paths: NDArray[np.int32]
+    kind: NDArray[np.int64]
+    block: NDArray[np.int64]  # which expanded batch an open node comes from, and which of its children it is
+    child: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def log_weights(self) -> Floats:
+        return mixed(self.components)
+
+    def take(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> _Pool:
+        return _Pool(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    @staticmethod
+    def join(parts: Sequence[_Pool]) -> _Pool:
+        columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(_Pool)}
+        paths = stack_rows(columns.pop("paths"))
+        return _Pool(paths=paths, **{name: np.concatenate(column) for name, column in columns.items()})
 
 
 class _Expander:
-    """Expands the nodes of a level in batches, and keeps their states for the next level if memory allows it."""
+    """Expands nodes in batches, and keeps the states of what may be expanded later as far as memory allows it."""
 
-    def __init__(self, tree: SecretTree, samples: int, bound: float, memory: int) -> None:
+    def __init__(self, tree: SecretTree, bound: float, memory: int) -> None:
         self._tree, self._bound = tree, bound
         self._rows = rows_within(tree, memory, blocks=3)
-        # One level's states, the next level's, and the selection in between.
-        self._states_fit = 3 * samples * tree.row_bytes() <= memory
-        self._blocks: list[Children] = []
-        self._masses: list[Floats] = []
+        # A third for the batch that is read, a third for what comes out of it, a third for what waits.
+        self._room = memory // 3
+        self._blocks: dict[int, Children] = {}
+        self._next = 0
+        self._masses = np.full((tree.automaton.depth + 1, len(TEMPERATURES)), -math.inf)
         self.expansions = 0
 
-    def root(self) -> Children:
-        self.expansions = 1
-        self._blocks = [self._tree.root(self._bound)]
-        self._begin_level()
-        self._note(self._blocks[0])
-        return self._blocks[0]
+    def root(self, pool: _Pool) -> tuple[Children, int, _Pool]:
+        """The children of the root, which is all of the given pool."""
+        return self._expanded(self._tree.root(self._bound), pool)
 
     def floor(self) -> WeightFloor:
         """The smallest weights that the levels leave to a secret."""
         automaton = self._tree.automaton
-        halvings = automaton.interruptions
-        return WeightFloor(np.stack(self._masses), automaton.shortest, halvings)
+        return WeightFloor(self._masses.copy(), automaton.shortest, automaton.interruptions)
 
-    def _begin_level(self) -> None:
-        self._masses.append(np.full(len(TEMPERATURES), -math.inf))
+    def grow(self, nodes: _Pool) -> Iterator[tuple[Children, int, _Pool]]:
+        """The children of nodes, batch by batch, with the number of the batch and the nodes in it."""
+        kept = np.isin(nodes.block, list(self._blocks))
+        for part in (np.flatnonzero(kept), np.flatnonzero(~kept)):
+            part = part[np.argsort(nodes.block[part], kind="stable")]
+            for start in range(0, len(part), self._rows):
+                batch = nodes.take(part[start : start + self._rows])
+                yield self._expanded(self._tree.expand(self._with_states(batch), self._bound), batch)
+        self._make_room()
+
+    def forget_all_but(self, waiting: NDArray[np.int64]) -> None:
+        """Give up the states of batches of which no node waits any more."""
+        for number in self._blocks.keys() - set(np.unique(waiting).tolist()):
+            del self._blocks[number]
+
+    def _with_states(self, batch: _Pool) -> Nodes:
+        """Nodes to expand: from the states that were kept, or read again from the root."""
+        if int(batch.block[0]) not in self._blocks:
+            return self._tree.revive(batch.paths, batch.places, batch.costs)
+        numbers, first = np.unique(batch.block, return_index=True)
+        parts = [
+            self._blocks[int(number)].take(child)
+            for number, child in zip(numbers, np.split(batch.child, first[1:]), strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return Nodes(
+            self._tree.model.concatenate([part.state for part in parts]),
+            np.concatenate([part.tokens for part in parts]),
+            np.concatenate([part.places for part in parts]),
+            np.concatenate([part.costs for part in parts]),
+            stack_rows([part.paths for part in parts]),
+        )
+
+    def _expanded(self, children: Children, nodes: _Pool) -> tuple[Children, int, _Pool]:
+        self.expansions += len(nodes)
+        self._note(children)
+        number, self._next = self._next, self._next + 1
+        self._blocks[number] = children
+        return children, number, nodes
+
+    def _make_room(self) -> None:
+        """Give up the oldest states: they have waited longest, and may never be needed."""
+        sizes = {number: self._tree.model.bytes_of(block.state) for number, block in self._blocks.items()}
+        total = sum(sizes.values())
+        for number in sorted(sizes):
+            if total <= self._room:
+                return
+            total -= sizes[number]
+            del self._blocks[number]
 
     def _note(self, children: Children) -> None:
-        """Keep the largest masses of this level."""
-        first, _ = _families(children.parents)
+        """Keep the largest masses of each level."""
+        first, _ = families(children.parents)
         if len(first):
-            masses = np.logaddexp.reduceat(_tempered(children), first, axis=0)
-            self._masses[-1] = np.maximum(self._masses[-1], masses.max(axis=0))
-
-    def grow(self, nodes: _Pool) -> Iterator[tuple[Children, _Pool]]:
-        """The children of nodes, batch by batch, with the nodes of the batch."""
-        before, self._blocks = self._blocks, []
-        self._begin_level()
-        for block in np.unique(nodes.block):
-            of_block = nodes.take(nodes.block == block)
-            for start in range(0, len(of_block), self._rows):
-                part = of_block.take(np.arange(start, min(start + self._rows, len(of_block))))
-                if before:
-                    batch = before[block].take(part.child)
-                else:
-                    batch = self._tree.revive(part.paths, part.places, part.costs)
-                children = self._tree.expand(batch, self._bound)
-                self.expansions += len(part)
-                self._note(children)
-                if self._states_fit:
-                    self._blocks.append(children)
-                yield children, part
-
-
-def log_weights(
-    tree: SecretTree, paths: NDArray[np.int32], *, bound: float = math.inf, memory: int = DEFAULT_MEMORY
-) -> Floats:
-    """The natural logarithms of the weights that `distinct_walks` gives to secrets, without drawing them.
-
-    Args:
-        tree: What to walk.
-        paths: The secrets, one row each; none may cost more than the bound.
-        bound: As for `distinct_walks`.
-        memory: The limit for model states, in bytes.
-    """
-    components = np.zeros((len(paths), len(TEMPERATURES)))
-    for step in follow(tree, paths, bound=min(bound, POSSIBLE), memory=memory):
-        components[step.rows] += _log_choices(step.children)[step.child]
-    return _mixed(components)
+            masses = np.logaddexp.reduceat(tempered(children), first, axis=0)
+            levels = (children.parent_paths >= 0).sum(axis=1)[children.parents[first]]
+            np.maximum.at(self._masses, levels, masses)
 
 
 def _root_pool(key: float) -> _Pool:
@@ -274,59 +344,10 @@ def _root_pool(key: float) -> _Pool:
         costs=np.zeros(1),
         places=zero,
         paths=np.empty((1, 0), dtype=np.int32),
-        complete=np.zeros(1, dtype=bool),
+        kind=zero,
         block=zero,
         child=zero,
     )
-
-
-def _hand_down(children: Children, block: int, parents: _Pool, generator: np.random.Generator) -> _Pool:
-    """The children of nodes as competitors: their weights, and keys of which the largest is their parent's."""
-    components = parents.components[children.parents] + _log_choices(children)
-    twice = children.leaf & children.open
-    both = np.flatnonzero(twice)
-    child = np.concatenate([np.arange(len(children)), both])
-    complete = np.concatenate([children.leaf & ~twice, np.ones(len(both), dtype=bool)])
-    order = np.argsort(children.parents[child], kind="stable")
-    child, complete = child[order], complete[order]
-    parent = children.parents[child]
-    weights = _mixed(components[child])
-    keys = _keys_below(parents.keys[parent], parent, weights, generator)
-    return _Pool(
-        keys=keys,
-        components=components[child],
-        costs=children.costs[child],
-        places=children.places[child],
-        paths=children.paths(child),
-        complete=complete,
-        block=np.full(len(child), block),
-        child=child,
-    )
-
-
-def _mixed(components: Floats) -> Floats:
-    """The log weight of the mixture of temperatures."""
-    result: Floats = logsumexp(components, axis=1) - math.log(len(TEMPERATURES))
-    return result
-
-
-def _tempered(children: Children) -> Floats:
-    """The log probability of each child's token, divided by each temperature `(children, temperatures)`."""
-    result: Floats = -children.edges[:, None] * _LN2 * _INVERSE
-    return result
-
-
-def _log_choices(children: Children) -> Floats:
-    """The log probability of each child among its siblings at each temperature `(children, temperatures)`."""
-    nats = _tempered(children)
-    first, of = _families(children.parents)
-    if not len(first):
-        return nats
-    largest = np.maximum.reduceat(nats, first)[of]
-    total = np.log(np.add.reduceat(np.exp(nats - largest), first))[of] + largest
-    # A child that is complete and goes on competes twice, as itself and as what is below it: half the weight each.
-    result: Floats = nats - total - _LN2 * (children.leaf & children.open)[:, None]
-    return result
 
 
 def _keys_below(
@@ -334,7 +355,7 @@ def _keys_below(
 ) -> Floats:
     """Gumbel keys of siblings, given that the largest of them is their parent's key."""
     free = log_weights + generator.gumbel(size=len(log_weights))
-    first, of = _families(parents)
+    first, of = families(parents)
     if not len(first):
         return free
     below_largest = free - np.maximum.reduceat(free, first)[of]
@@ -343,25 +364,11 @@ def _keys_below(
     return result
 
 
-def _families(parents: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where each run of siblings begins, and which run each child is in."""
-    begins = np.ones(len(parents), dtype=bool)
-    begins[1:] = parents[1:] != parents[:-1]
-    return np.flatnonzero(begins), np.cumsum(begins) - 1
-
-
 def _log1mexp(x: Floats) -> Floats:
     """log(1 - exp(x)) for x <= 0, precise at both ends; -inf at 0."""
     with np.errstate(divide="ignore"):
         result: Floats = np.where(x > -_LN2, np.log(-np.expm1(x)), np.log1p(-np.exp(x)))
     return result
-
-
-def _keep_largest(pool: _Pool, samples: int, threshold: float) -> tuple[_Pool, float]:
-    """The competitors above the threshold, which rises to the first key that there is no place for."""
-    if len(pool) > samples:
-        threshold = max(threshold, float(np.partition(pool.keys, -samples - 1)[-samples - 1]))
-    return pool.take(pool.keys > threshold), threshold
 
 
 def _inclusion(log_weights: Floats, threshold: float) -> Floats:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from lightning_exposure.errors import ArgumentError, BudgetError
 from lightning_exposure.language.paths import PathFinder
 from lightning_exposure.language.tree import Children, SecretTree
-from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
+from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
+from lightning_exposure.walks.rounding import Rounding
 
 Progress = Callable[[int], None]
 """Called with the number of expansions so far."""
@@ -49,7 +50,7 @@ def enumerate_leaves(
 
     Args:
         tree: What to walk.
-        bound: The largest cost, in bits.
+        bound: The largest cost, in bits; what is impossible is never walked to.
         budget: The largest number of expansions; None: as many as it takes.
         memory: The limit for model states, in bytes.
         progress: Called after each batch with the number of expansions so far.
@@ -62,6 +63,7 @@ def enumerate_leaves(
     """
     if budget is not None and budget < 1:
         raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion, or None for no limit.")
+    bound = min(bound, POSSIBLE)
     rows = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
     stack: list[tuple[Children, NDArray[np.intp]]] = []
     expansions = 1
@@ -91,54 +93,103 @@ def enumerate_leaves(
 
 @dataclass(frozen=True)
 class Ranks:
-    """Exact ranks of some secrets.
+    """How many secrets cost at most as much as some given ones, themselves counted exactly once.
 
     Attributes:
-        ranks: For each secret, how many secrets cost at most as much, itself counted exactly once.
+        ranks: The rank of each secret by the costs as they came out.
+        fewest: Its rank if it wins every tie that rounding leaves undecided.
+        most: Its rank if it loses all of them: all three are the same where there are none.
         expansions: How many nodes the model read.
+        drift: How far the cost of a given secret was at most from what the walk found for it: rounding that was seen.
+            Infinite if the walk did not come to one of them.
+        cut: Why the count ended early; `fewest` is then what was found until then, and the others are not known. None
+            if everything was counted.
     """
 
     ranks: list[int]
+    fewest: list[int]
+    most: list[int]
     expansions: int
+    drift: float
+    cut: BudgetError | None = None
 
 
 def count_ranks(
     tree: SecretTree,
     paths: NDArray[np.int32],
     costs: NDArray[np.float64],
+    rounding: Rounding,
     *,
     budget: int | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
 ) -> Ranks:
-    """The exact ranks of secrets, in one walk up to the cost of the most expensive one.
-
-    Costs within `tree.tie` of each other are equal, and equal costs count against the secret: its rank includes them.
+    """The ranks of secrets, in one walk up to the cost of the most expensive one.
 
     Args:
         tree: What to walk.
         paths: The secrets, all different, as token paths from the root, one row each.
         costs: Their log-perplexities, in bits, finite.
+        rounding: Which costs can be told apart.
         budget: The largest number of expansions; None: as many as it takes.
         memory: The limit for model states, in bytes.
         progress: Called with the number of expansions so far.
-
-    Raises:
-        BudgetError: More than `budget` expansions are needed.
     """
-    limits = costs + tree.tie
-    order = np.argsort(limits, kind="stable")
-    ascending = limits[order]
-    first_reached = np.zeros(len(limits) + 1, dtype=np.int64)
-    own = PathFinder(paths)
-    itself = np.zeros(len(limits), dtype=np.int64)
-    expansions = 0
-    for leaves in enumerate_leaves(tree, float(ascending[-1]), budget=budget, memory=memory, progress=progress):
-        reached = np.searchsorted(ascending, leaves.costs, side="left")
-        first_reached += np.bincount(reached, minlength=len(first_reached))
-        for secret, leaf in own.find(leaves.paths):
-            itself[secret] = leaves.costs[leaf] <= limits[secret]
-        expansions = leaves.expansions
-    counted = np.empty(len(limits), dtype=np.int64)
-    counted[order] = np.cumsum(first_reached[:-1])
-    return Ranks([int(rank) for rank in counted - itself + 1], expansions)
+    counts = RankCounts(paths, costs, rounding)
+    expansions, cut = 0, None
+    try:
+        for leaves in enumerate_leaves(tree, counts.bound, budget=budget, memory=memory, progress=progress):
+            counts.add(leaves.paths, leaves.costs)
+            expansions = leaves.expansions
+    except BudgetError as error:
+        cut = error
+    return Ranks(*counts.ranks(), expansions, counts.drift, cut)
+
+
+class RankCounts:
+    """Counts, for some secrets at once, the others that are cheaper for certain and those that perhaps are.
+
+    Args:
+        paths: The secrets, all different, one row each.
+        costs: Their log-perplexities, in bits.
+        rounding: Which costs can be told apart.
+    """
+
+    def __init__(self, paths: NDArray[np.int32], costs: NDArray[np.float64], rounding: Rounding) -> None:
+        self._costs, self._rounding = costs, rounding
+        self._own = PathFinder(paths)
+        self._below, self._upto = rounding.surely_below(costs), rounding.at_most(costs)
+        self._surely, self._equal, self._cheaper, self._perhaps = np.zeros((4, len(costs)), dtype=np.int64)
+        self._drifts = np.full(len(costs), math.inf)
+
+    @property
+    def bound(self) -> float:
+        """Nothing that costs more can count for any of them."""
+        return float(self._upto.max())
+
+    @property
+    def drift(self) -> float:
+        """How far the costs of the secrets themselves came out from what was given; infinite while one is missing."""
+        return float(self._drifts.max(initial=0.0))
+
+    def add(self, paths: NDArray[np.int32], costs: NDArray[np.float64]) -> None:
+        """Take in complete secrets, none of them twice."""
+        ordered = np.sort(costs)
+        cheaper = np.searchsorted(ordered, self._costs, side="right")
+        self._surely += np.searchsorted(ordered, self._below, side="left")
+        self._equal += cheaper - np.searchsorted(ordered, self._costs, side="left")
+        self._cheaper += cheaper
+        self._perhaps += np.searchsorted(ordered, self._upto, side="right")
+        # The secret itself is counted by its path, whatever its cost came out as this time.
+        for secret, leaf in self._own.find(paths):
+            cost, expected = costs[leaf], self._costs[secret]
+            self._drifts[secret] = abs(cost - expected)
+            self._surely[secret] -= cost < self._below[secret]
+            self._equal[secret] -= cost == expected
+            self._cheaper[secret] -= cost <= expected
+            self._perhaps[secret] -= cost <= self._upto[secret]
+
+    def ranks(self) -> tuple[list[int], list[int], list[int]]:
+        """The rank of each secret by the costs as they are, if it wins all undecided ties, and if it loses them."""
+        fewest = self._surely + self._equal if self._rounding.repeatable else self._surely
+        return (1 + self._cheaper).tolist(), (1 + fewest).tolist(), (1 + self._perhaps).tolist()

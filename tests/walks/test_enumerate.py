@@ -12,18 +12,26 @@ from torch import Tensor
 from lightning_exposure import SecretFormat, SecretTree
 from lightning_exposure.errors import ArgumentError, BudgetError
 from lightning_exposure.language import CharTokenizer, RecurrentAdapter
-from lightning_exposure.walks import count_ranks, enumerate_leaves, score
+from lightning_exposure.walks import Rounding, count_ranks, enumerate_leaves, measure_rounding, score
 from tests import oracle
 from tests.cases import CASES, CHARACTERS, FLOAT32, Case
 from tests.toys import Constant, Recurrent, sharpened
+
+DOUBLE = Rounding(bits=1e-9, repeatable=False)
 
 
 @pytest.mark.parametrize("case", [*CASES, FLOAT32], ids=str)
 def test_every_rank_is_the_oracles(case: Case) -> None:
     tree = case.tree(batch_size=64)
     texts = list(case.costs)[:: 1 if case.format.size <= 100 else 7]
-    ranks = count_ranks(tree, tree.paths(texts), score(tree, texts).costs).ranks
-    assert ranks == [oracle.rank(text, case.costs, tree.tie) for text in texts]
+    paths = tree.paths(texts)
+    rounding = measure_rounding(tree, paths)
+    ranks = count_ranks(tree, paths, score(tree, texts).costs, rounding)
+    assert ranks.fewest == [oracle.rank(text, case.costs, -rounding.bits) for text in texts]
+    assert ranks.most == [oracle.rank(text, case.costs, rounding.bits) for text in texts]
+    assert all(few <= rank <= most for few, rank, most in zip(ranks.fewest, ranks.ranks, ranks.most, strict=True))
+    if case is not FLOAT32:
+        assert ranks.fewest == ranks.most
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -37,7 +45,7 @@ def test_a_bound_keeps_exactly_what_costs_no_more(case: Case) -> None:
 def test_pruning_reads_far_fewer_nodes_than_there_are_secrets() -> None:
     tree = CASES[0].tree()
     cheapest = min(CASES[0].costs, key=CASES[0].costs.__getitem__)
-    ranks = count_ranks(tree, tree.paths([cheapest]), score(tree, [cheapest]).costs)
+    ranks = count_ranks(tree, tree.paths([cheapest]), score(tree, [cheapest]).costs, DOUBLE)
     assert ranks.ranks == [1]
     assert ranks.expansions < 1 + 10 + 100
 
@@ -46,7 +54,9 @@ def test_equal_costs_all_count_and_the_secret_itself_once() -> None:
     tokenizer = CharTokenizer.from_text(CHARACTERS)
     tree = SecretTree(Constant(tokenizer.vocab_size), SecretFormat("pin ###"), tokenizer)
     texts = ["pin 000", "pin 500", "pin 999"]
-    assert count_ranks(tree, tree.paths(texts), score(tree, texts).costs).ranks == [1000, 1000, 1000]
+    paths = tree.paths(texts)
+    ranks = count_ranks(tree, paths, score(tree, texts).costs, measure_rounding(tree, paths))
+    assert ranks.fewest == ranks.most == ranks.ranks == [1000, 1000, 1000]
 
 
 @pytest.mark.parametrize("error", [-1e-4, 1e-4])
@@ -57,7 +67,7 @@ def test_the_secret_is_counted_once_even_if_its_own_cost_came_out_differently(er
     texts = sorted(case.costs, key=case.costs.__getitem__)[:3]
     costs = score(tree, texts).costs
     assert min(np.diff(costs)) > 1e-3
-    assert count_ranks(tree, tree.paths(texts), costs + error).ranks == [1, 2, 3]
+    assert count_ranks(tree, tree.paths(texts), costs + error, DOUBLE).ranks == [1, 2, 3]
 
 
 class _Watched:

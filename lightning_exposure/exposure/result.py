@@ -1,0 +1,55 @@
+"""`ExposureEstimate`: what a measurement says about one secret."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True)
+class ExposureEstimate:
+    """The exposure of one secret. All numbers are finite, except the log-perplexity of an impossible secret.
+
+    Attributes:
+        secret: The text.
+        bits: Exposure, `log2 |R| - log2 rank`.
+        low: The lower end of the interval; equal to `high` exactly where the method is "exact". Decisions belong here.
+        high: The upper end.
+        method: How it was found: "exact", "counted" (every secret was counted, but rounding leaves ties undecided),
+            "importance", "sampling" or "skewnormal".
+        rank: How many secrets of the format cost at most as much, this one included: an int where they were counted.
+        log_perplexity: What the secret costs, in bits.
+        size_bits: log2 |R|, the largest possible exposure.
+        is_bound: Whether `bits` is only a lower bound: nothing in the sample was as cheap as the secret.
+        confidence: Of the interval.
+        expansions: How many nodes the model read for this answer and the others that share its walks.
+        ks_statistic: Skew-normal only: Kolmogorov-Smirnov distance of the fit.
+        ks_pvalue: Skew-normal only: its p-value.
+        rests_on: What the interval rests on, in words.
+    """
+
+    secret: str
+    bits: float
+    low: float
+    high: float
+    method: str
+    rank: int | float
+    log_perplexity: float
+    size_bits: float
+    is_bound: bool
+    confidence: float
+    expansions: int
+    ks_statistic: float | None = None
+    ks_pvalue: float | None = None
+    rests_on: str = ""
+
+    def __str__(self) -> str:
+        """One line for people."""
+        sign = ">=" if self.is_bound else "="
+        interval = "" if self.low == self.high else f" [{self.low:.2f}, {self.high:.2f}]"
+        return (
+            f"{self.secret!r}: exposure {sign} {self.bits:.2f}{interval} of {self.size_bits:.2f} bits ({self.method})"
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """All attributes, for JSON."""
+        return asdict(self)
