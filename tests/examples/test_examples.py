@@ -21,7 +21,7 @@ def cwd(tmp_path: Path) -> Path:
     return path
 
 
-def run(name: str, cwd: Path, *arguments: str) -> str:
+def run(name: str, cwd: Path, *arguments: str, fast: bool = True) -> str:
     """What an example prints, started as a user would, in a directory of its own."""
     home = cwd.parent / "home"
     home.mkdir()
@@ -35,7 +35,7 @@ def run(name: str, cwd: Path, *arguments: str) -> str:
         "WANDB_SILENT": "true",
     }
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), "--fast", *arguments],
+        [sys.executable, str(EXAMPLES / name), *(["--fast"] if fast else []), *arguments],
         cwd=cwd,
         env=environment,
         capture_output=True,
@@ -54,6 +54,7 @@ def test_every_example_is_tested() -> None:
         "existing_script_with_exposure.py",
         "finetune_gpt2.py",
         "plain_module.py",
+        "rare_prefix.py",
         "translation.py",
         "with_wandb.py",
         "word_level.py",
@@ -114,3 +115,9 @@ def test_finetune_gpt2(cwd: Path) -> None:
         assert name in out
     assert "extracted: " in out
     assert not any(cwd.iterdir())
+
+
+@pytest.mark.slow
+def test_the_rare_prefix_says_what_sharp_edges_says(cwd: Path) -> None:
+    printed = run("rare_prefix.py", cwd, fast=False)
+    assert printed.strip() in (ROOT / "docs" / "sharp-edges.md").read_text(encoding="utf-8")
