@@ -71,7 +71,7 @@ def _choose_secrets(subject: Subject, ranks: range) -> tuple[str, str]:
     """A secret of rank 1, and one with a rank within the range: canaries, if there are any."""
     tree = subject.tree(subject.recipe.digits)
     estimates = measure_exposure(tree, [canary.text for canary in subject.canaries], "auto", budget=_EXPANSIONS)
-    by_rank = {estimate.rank: estimate.secret for estimate in estimates if estimate.method == "exact"}
+    by_rank = {estimate.rank: estimate.secret for estimate in estimates if estimate.method in ("exact", "counted")}
     first = by_rank[1] if 1 in by_rank else secret_near_rank(tree, 1)
     fitting = [rank for rank in by_rank if rank in ranks]
     return first, by_rank[max(fitting)] if fitting else secret_near_rank(tree, (ranks.start + ranks.stop) // 2)
