@@ -30,7 +30,9 @@ from lightning_exposure.walks.best import BestLeaves
 
 _VERSION = 1
 _WALKS_AT_ONCE = 16_384
-_CERTAIN = "the tree was counted: it holds every secret once"
+
+CERTAIN = "the tree was counted: it holds every secret once"
+"""What a proof rests on where it is known that no secret is missing."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ def extract(
         algorithm=algorithm,
         settings={"top_k": top_k, "known": known, "memory": memory, **defaults, **settings},
         walks_until_target=first_seen,
-        rests_on=(tree.rests_on or _CERTAIN) if result.ended_by == "proof" else "",
+        rests_on=(tree.rests_on or CERTAIN) if result.ended_by == "proof" else "",
     )
 
 

@@ -23,7 +23,7 @@ from lightning_exposure.language.joints import fixed_part
 from lightning_exposure.language.lexicon import Lexicon, lexicons, may_hold_added_tokens
 from lightning_exposure.language.listing import Listing, is_faithful
 from lightning_exposure.language.paths import as_rows, tokens_of
-from lightning_exposure.language.root import Boundary, is_cut, positions_of, reaches_over, shared_tokens
+from lightning_exposure.language.root import Boundary, find_boundaries, is_cut, reaches_over, shared_tokens
 from lightning_exposure.language.subwords import HuggingFaceTokenizer, as_tokenizer
 from lightning_exposure.language.text_samples import all_texts
 from lightning_exposure.language.texts import Texts
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _TRIAL_SECRETS = 64
 """Random secrets that help to find where the prompt's tokens end, beside one for each choice of each blank."""
+
+_NEAR = 64
+"""The tree hardly ever begins more than so many tokens before the end of the prompt."""
 
 _AT_ONCE = 8192
 """How many secrets are looked up at once."""
@@ -202,12 +205,23 @@ class Spelling:
 
         Nothing is ever merged over it, so that what follows does not depend on what stands before.
         """
-        boundaries = self._find_boundaries(text, shared_tokens(spelt))
+        shared = shared_tokens(spelt)
+        states = fixed_part(self._texts.plain, self._fixed)[1]
+        # A space that the tokenizer itself puts before a text is not counted in positions, but for the root alone.
+        extra = len(self._ahead) - len(getattr(self.tokenizer, "before", ""))
+        for last in (_NEAR, None):
+            boundaries = find_boundaries(self.tokenizer, text, shared, states, extra, last)
+            found = self._last_boundary(boundaries, spelt[0], states)
+            if found is not None:
+                return found
+        self._refuse_prompt()
+
+    def _last_boundary(
+        self, boundaries: list[Boundary], spelt: Sequence[int], states: Sequence[int]
+    ) -> Boundary | None:
+        """The last of some boundaries over which nothing is merged."""
         if isinstance(self._texts, CutTexts):
-            fixed = fixed_part(self._texts.plain, self._fixed)[1]
-            boundaries = [b for b in boundaries if not self._texts.reaches_over(b.position, fixed)]
-            if not boundaries:
-                self._refuse_prompt()
+            boundaries = [b for b in boundaries if not self._texts.reaches_over(b.position, states)]
         # No token reaches over a cut, so that what stands before the last one does not matter.
         cuts = [boundary for boundary in boundaries if is_cut(self._bytes, boundary.state)]
         if cuts and cuts[-1] == boundaries[-1]:
@@ -216,29 +230,14 @@ class Spelling:
         near = Vocabulary(self._lexicon.pieces, alphabet_of(self._bytes, start))
         longest = max(map(len, near.texts.values()), default=1)
         for boundary in reversed(boundaries):
-            before = b"".join([self._lexicon.pieces[token] or b"" for token in spelt[0][: boundary.tokens]])[-longest:]
+            before = b"".join([self._lexicon.pieces[token] or b"" for token in spelt[: boundary.tokens]])[-longest:]
             if (
                 boundary.position == 0
                 or boundary in cuts
                 or not reaches_over(self._bytes, near.trie, before, boundary.state)
             ):
                 return boundary
-        self._refuse_prompt()
-
-    def _find_boundaries(self, text: str, shared: Sequence[int]) -> list[Boundary]:
-        """The token boundaries within the prompt that the tried secrets share."""
-        fixed = self._ahead + self._format.prompt
-        # A space that the tokenizer itself puts before a text is not counted in positions, but for the root alone.
-        extra = len(self._ahead) - len(getattr(self.tokenizer, "before", ""))
-        found = []
-        for count, position in enumerate(positions_of(self.tokenizer, text, shared)):
-            if position is None or count == 0:
-                continue
-            position += extra if position else 0
-            state = self._texts.after(fixed[:position]) if position <= len(fixed) else None
-            if state is not None:
-                found.append(Boundary(count, position, state))
-        return found
+        return None
 
     def _build(self) -> None:
         """Make the automaton behind the root; what is spelt in one way only then belongs to the root."""

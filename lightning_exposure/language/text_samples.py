@@ -18,7 +18,8 @@ def all_texts(texts: Texts) -> Iterator[str]:
         ['pin 1', 'pin 12']
     """
     cut = len(texts.before)
-    stack = [(texts.start, "")]
+    beginning, start = _common(texts)
+    stack = [(start, beginning)]
     while stack:
         state, text = stack.pop()
         if texts.accepting[state]:
@@ -30,8 +31,9 @@ def all_texts(texts: Texts) -> Iterator[str]:
 def random_texts(texts: Texts, count: int, seed: int) -> list[str]:
     """Secrets drawn uniformly, some perhaps more than once."""
     generator = random.Random(seed)
-    ways = _ways_to_end(texts, texts.start)
-    return [_from(texts, texts.start, ways, generator)[len(texts.before) :] for _ in range(count)]
+    beginning, start = _common(texts)
+    ways = _ways_to_end(texts, start)
+    return [(beginning + _from(texts, start, ways, generator))[len(texts.before) :] for _ in range(count)]
 
 
 def texts_with(texts: Texts, matches: Sequence[Match], count: int, seed: int) -> list[str]:
@@ -50,6 +52,15 @@ def texts_with(texts: Texts, matches: Sequence[Match], count: int, seed: int) ->
         beginning = _to(match.start, before, texts.start, generator)
         found.append((beginning + match.text + _from(texts, match.end, ways, generator))[len(texts.before) :])
     return found
+
+
+def _common(texts: Texts) -> tuple[str, int]:
+    """What all texts begin with, and the state behind it: a long prompt is not walked over again for each text."""
+    characters, state = [], texts.start
+    while len(texts.edges[state]) == 1 and not texts.accepting[state]:
+        ((character, state),) = texts.edges[state].items()
+        characters.append(character)
+    return "".join(characters), state
 
 
 def _ways_to_end(texts: Texts, start: int) -> dict[int, int]:

@@ -77,7 +77,7 @@ def enumerate_leaves(
         if len(waiting):
             stack.append((children, waiting))
         if not stack:
-            if bound == math.inf:  # nothing was left out, so that all secrets must have been there
+            if bound == math.inf or reached > tree.size:  # without a bound nothing is left out
                 check_reached(tree, reached)
             return
         siblings, waiting = stack.pop()

@@ -12,13 +12,35 @@ from lightning_exposure.errors import FormatError
 from tests.language.subword_models import LLAMA_3
 
 LETTERS = "abpin12- "
-_WORDS = ["pin", "a", "b", "pi", "1", "12", "21", "112", "in", "n 1", " p", "p ", "a-", "-", " ", "PIN", "Ab", "2", "in pi"]
+_WORDS = [
+    "pin",
+    "a",
+    "b",
+    "pi",
+    "1",
+    "12",
+    "21",
+    "112",
+    "in",
+    "n 1",
+    " p",
+    "p ",
+    "a-",
+    "-",
+    " ",
+    "PIN",
+    "Ab",
+    "2",
+    "in pi",
+]
 
 
 def tokenizer_of(seed: int, kind: str) -> Tokenizer:
     """A small tokenizer of a kind, with a few added tokens."""
     generator = random.Random(seed)
-    tokenizer = {"bytes": _bytes, "characters": _characters, "unigram": _unigram, "wordpiece": _wordpiece}[kind](generator)
+    tokenizer = {"bytes": _bytes, "characters": _characters, "unigram": _unigram, "wordpiece": _wordpiece}[kind](
+        generator
+    )
     contents = generator.sample(_WORDS, generator.randrange(1, 5))
     # One token that swallows the space with which another begins is something that `tokenizers` itself cannot spell.
     rstrip = 0.0 if any(content.startswith(" ") or "in pi" in content for content in contents) else 0.3

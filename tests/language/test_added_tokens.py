@@ -103,16 +103,21 @@ class TestTheTreeHoldsEverySecretOnce:
     )
     @pytest.mark.parametrize("kind", KINDS)
     def test_of_a_blank_of_letters(self, kind: str, added: AddedToken) -> None:
-        tokenizer, format = with_added(kind, added), SecretFormat("word {a}{b}{c}", a="pqi", b="in", c="nx")
+        tokenizer, format = (
+            with_added(kind, added),
+            SecretFormat("my word {a}{b}{c}", a=list("pqi"), b=list("in"), c=list("nx")),
+        )
         spelling = Spelling(format, tokenizer)
         assert_holds_every_secret_once(spelling, format, tokenizer)
         assert spelling.rests_on == ""
 
-    @pytest.mark.parametrize("contents", [["12"], ["1", "12", "123"], ["12", "21"], ["7 "], ["-", "--"], [" "]], ids=str)
+    @pytest.mark.parametrize(
+        "contents", [["12"], ["1", "12", "123"], ["12", "21"], ["7 "], ["-", "--"], [" "]], ids=str
+    )
     @pytest.mark.parametrize("kind", KINDS)
     def test_of_digits_prefixes_of_each_other_and_overlapping_ones(self, kind: str, contents: list[str]) -> None:
         tokenizer = with_added(kind, *contents)
-        format = SecretFormat("code {a}-{b} {c}{d}", a=["1", "12", "123"], b="127", c="12", d="123")
+        format = SecretFormat("code {a}-{b} {c}{d}", a=["1", "12", "123"], b=list("127"), c=list("12"), d=list("123"))
         assert_holds_every_secret_once(Spelling(format, tokenizer), format, tokenizer)
 
     def test_of_a_prompt_whose_last_space_a_token_swallows(self) -> None:
@@ -122,14 +127,14 @@ class TestTheTreeHoldsEverySecretOnce:
 
     def test_of_a_token_that_is_there_or_not_for_what_follows_the_prompt(self) -> None:
         tokenizer = with_added("byte-level BPE", AddedToken("pin", single_word=True))
-        format = SecretFormat("my pin{x}{y}", x=[" ", "-", "s"], y="12")
+        format = SecretFormat("my pin{x}{y}", x=[" ", "-", "s"], y=list("12"))
         assert_holds_every_secret_once(Spelling(format, tokenizer), format, tokenizer)
 
     def test_of_a_token_that_is_found_in_another_case_only(self) -> None:
-        """"PIN" becomes "pin", and is found in texts without a capital letter: no count of paths would show it."""
+        """The token "PIN" becomes "pin", and is found in texts without a capital letter: no count of paths would show it."""
         tokenizer = with_added("byte-level BPE", AddedToken("PIN", normalized=True))
         tokenizer.normalizer = normalizers.Lowercase()
-        format = SecretFormat("word {a}{b}{c}", a="pqi", b="in", c="nx")
+        format = SecretFormat("my word {a}{b}{c}", a=list("pqi"), b=list("in"), c=list("nx"))
         assert tokenizer.token_to_id("PIN") in spell(tokenizer, "word pin")
         assert_holds_every_secret_once(Spelling(format, tokenizer), format, tokenizer)
 
@@ -140,12 +145,12 @@ class TestTheTreeHoldsEverySecretOnce:
         tokenizer = Tokenizer(models.BPE({symbol: i for i, symbol in enumerate(symbols)}, merges))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.add_tokens([AddedToken("pin", single_word=True, lstrip=True)])
-        format = SecretFormat("a {x}", x=["pin", "bpin", "pina", "pi", "b pin"])
+        format = SecretFormat("a {x}", x=["pin", "bpin", "pina", "pi", "b pina"])
         assert_holds_every_secret_once(Spelling(format, tokenizer), format, tokenizer)
 
     def test_with_a_known_beginning(self) -> None:
         tokenizer = with_added("byte-level BPE", AddedToken("pin", lstrip=True))
-        format = SecretFormat("word {x}{y}", x=["pin", "pan", "p"], y="0123456789")
+        format = SecretFormat("word {x}{y}", x=["pin", "pan", "p"], y=list("0123456789"))
         spelling = Spelling(format, tokenizer)
         part = spelling.starting_with("word pi")
         assert part.size == 10
@@ -158,26 +163,31 @@ class TestTheTreeHoldsEverySecretOnce:
         spelling = Spelling(format, tokenizer)
         assert_holds_every_secret_once(spelling, format, tokenizer)
         part = spelling.starting_with("my p")
-        assert [part.text(path) for path in automaton_paths(part)] in (["my pin 1", "my pan 1"], ["my pan 1", "my pin 1"])
+        assert [part.text(path) for path in automaton_paths(part)] in (
+            ["my pin 1", "my pan 1"],
+            ["my pan 1", "my pin 1"],
+        )
 
     def test_what_becomes_the_same_is_refused(self) -> None:
         tokenizer = with_added("byte-level BPE", AddedToken("pin", lstrip=True))
-        with pytest.raises(TokenizerError, match="spells the secrets 'my pin' and 'mypin' alike|'mypin' and 'my pin'"):
+        with pytest.raises(TokenizerError, match=r"spells the secrets 'my ?pin' and 'my ?pin' alike"):
             Spelling(SecretFormat("my{x}", x=["pin", " pin", " pan"]), tokenizer)
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[SecretTree, dict[str, float]]:
+    """A model that likes the added token best, and what each secret costs."""
+    tokenizer = with_added("byte-level BPE", AddedToken("pin", lstrip=True))
+    format = SecretFormat("word ??{x}", x=list("nmo"))
+    model = sharpened(Recurrent(tokenizer.get_vocab_size(), width=8), seed=3, dtype=torch.float64)
+    with torch.no_grad():
+        next(p for p in reversed(list(model.parameters())) if p.dim() == 1)[tokenizer.token_to_id("pin")] += 40
+    tree = SecretTree(model, format, tokenizer)
+    return tree, oracle_costs(model, format, tokenizer, len(tree.spelling.root))
 
 
 class TestNumbers:
     """What was wrong: a secret was missing, and the best of the others was called the best of all."""
-
-    @pytest.fixture(scope="class")
-    def case(self) -> tuple[SecretTree, dict[str, float]]:
-        tokenizer = with_added("byte-level BPE", AddedToken("pin", lstrip=True))
-        format = SecretFormat("word ??{x}", x="nmo")
-        model = sharpened(Recurrent(tokenizer.get_vocab_size(), width=8), seed=3, dtype=torch.float64)
-        with torch.no_grad():  # the model likes the added token best
-            next(p for p in reversed(list(model.parameters())) if p.dim() == 1)[tokenizer.token_to_id("pin")] += 40
-        tree = SecretTree(model, format, tokenizer)
-        return tree, oracle_costs(model, format, tokenizer, len(tree.spelling.root))
 
     def test_the_best_secret_is_found_and_the_proof_says_what_it_rests_on(self, case: Any) -> None:
         tree, costs = case
@@ -240,7 +250,7 @@ class TestWhatATreeRestsOn:
         tree = SecretTree(Recurrent(tokenizer.get_vocab_size()), SecretFormat("my pin is ##"), tokenizer)
         paths = [tokens_of(row) for row in tree.paths(oracle.all_texts(tree.format))]
         tree.automaton = TokenAutomaton.of_paths(paths[1:])
-        with pytest.raises(TokenizerError, match="the tree has 99 secrets, but .* has 100"):
+        with pytest.raises(TokenizerError, match=r"the tree has 99 secrets, but .* has 100"):
             extract(tree, "brute_force")
 
 
