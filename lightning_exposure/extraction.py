@@ -31,6 +31,9 @@ from lightning_exposure.walks.best import BestLeaves
 _VERSION = 1
 _WALKS_AT_ONCE = 16_384
 
+CERTAIN = "the tree was counted: it holds every secret once"
+"""What a proof rests on where it is known that no secret is missing."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -62,6 +65,8 @@ class Extraction:
         algorithm: Which attack.
         settings: What it was called with.
         walks_until_target: Sampling with a target only: which walk came to it first; None if none did.
+        rests_on: What `optimal` rests on, in a sentence: a proof is about the secrets that are in the tree, so that it
+            matters how it is known that all of them are. Empty if nothing is proven.
     """
 
     candidates: tuple[Candidate, ...]
@@ -73,6 +78,7 @@ class Extraction:
     algorithm: str
     settings: Mapping[str, Any]
     walks_until_target: int | None = None
+    rests_on: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes, for JSON."""
@@ -93,6 +99,7 @@ class Extraction:
         """
         if content.get("version") != _VERSION:
             raise ManifestError(f"{source}: version is {content.get('version')!r}; expected {_VERSION}.")
+        content = {"rests_on": "", **content}  # older files do not have it
         missing = [name for name in cls.__dataclass_fields__ if name not in content]
         if missing:
             raise ManifestError(f"{source}: the field {missing[0]!r} is missing; write the file again with save().")
@@ -187,6 +194,7 @@ def extract(
         algorithm=algorithm,
         settings={"top_k": top_k, "known": known, "memory": memory, **defaults, **settings},
         walks_until_target=first_seen,
+        rests_on=(tree.rests_on or CERTAIN) if result.ended_by == "proof" else "",
     )
 
 

@@ -10,7 +10,7 @@ from lightning_exposure.cli.arguments import Parser, add_format_options, add_run
 from lightning_exposure.cli.console import hushed, say, say_json, search_progress, spinner
 from lightning_exposure.cli.runs import TrainedModel, load_model, make_format
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.extraction import ALGORITHMS, Extraction, extract
+from lightning_exposure.extraction import ALGORITHMS, CERTAIN, Extraction, extract
 from lightning_exposure.report.tables import extraction_table
 from lightning_exposure.secrets import CanarySet, SecretFormat
 
@@ -78,7 +78,8 @@ def in_words(attack: Extraction) -> str:
     'not proven (ended by expansions): every secret costs at least 12.00 bits.'
     """
     if attack.optimal:
-        return "proven optimal: no other secret of this format is more likely."
+        proven = "proven optimal: no other secret of this format is more likely."
+        return proven if attack.rests_on in ("", CERTAIN) else f"{proven} This rests on a sample: {attack.rests_on}."
     bound = "there may be likelier secrets"
     if attack.lower_bound > 0:
         bound = f"{'any other' if attack.candidates else 'every'} secret costs at least {attack.lower_bound:.2f} bits"

@@ -14,6 +14,7 @@ them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from copy import copy
 
 import numpy as np
@@ -77,6 +78,25 @@ class TokenAutomaton:
             self._compact()
         else:
             self._estimate_lengths(max(map(len, vocabulary.texts.values())))
+
+    @classmethod
+    def of_paths(cls, paths: Sequence[Sequence[int]]) -> TokenAutomaton:
+        """The automaton of exactly these paths, which are all different."""
+        made = cls.__new__(cls)  # there are no texts to find places in: they are all here
+        kept = _Places()
+        stack: list[_Unfinished] = [_Unfinished()]
+        before: tuple[int, ...] = ()
+        for path in sorted(map(tuple, paths)):
+            shared = next((i for i, (a, b) in enumerate(zip(before, path, strict=False)) if a != b), len(before))
+            _finish(kept, stack, before, shared)
+            stack.extend(_Unfinished() for _ in path[shared:])
+            stack[-1].accepting = True
+            before = path
+        _finish(kept, stack, before, 0)
+        start = kept.add(*stack[0].row())
+        made.start, made.edges = 0, sum(len(tokens) for tokens, _ in kept.rows)
+        made._take(kept, start)
+        return made
 
     def __len__(self) -> int:
         """The number of places found so far; 0 if no secret can be spelt at all."""
@@ -186,6 +206,10 @@ class TokenAutomaton:
             merged[place] = kept.add(bool(self._texts.accepting[self._keys[place][0]]), tokens[alive], targets[alive])
         start = int(merged[0])
         self._canon = self._keys = self._numbers = None  # type: ignore[assignment]
+        self._take(kept, start)
+
+    def _take(self, kept: _Places, start: int) -> None:
+        """Have these places, and no others."""
         if start < 0:
             self._rows, self.paths = [], 0
             self._accepting = self._open = np.zeros(0, dtype=bool)
@@ -198,6 +222,28 @@ class TokenAutomaton:
         self._rows = [*rows]
         self._accepting = np.array(kept.accepting[start::-1], dtype=bool)
         self._open = np.array([len(tokens) > 0 for tokens, _ in rows], dtype=bool)
+
+
+class _Unfinished:
+    """A place to which children are still added, in the order of their tokens."""
+
+    __slots__ = ("accepting", "targets", "tokens")
+
+    def __init__(self) -> None:
+        self.accepting = False
+        self.tokens: list[int] = []
+        self.targets: list[int] = []
+
+    def row(self) -> tuple[bool, Integers, Integers]:
+        return self.accepting, np.array(self.tokens, dtype=np.int64), np.array(self.targets, dtype=np.int64)
+
+
+def _finish(kept: _Places, stack: list[_Unfinished], path: Sequence[int], length: int) -> None:
+    """Nothing more comes below the last places of a path: they are kept, and become children of those before them."""
+    while len(stack) > length + 1:
+        number = kept.add(*stack.pop().row())
+        stack[-1].tokens.append(path[len(stack) - 1])
+        stack[-1].targets.append(number)
 
 
 class _Places:

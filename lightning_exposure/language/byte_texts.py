@@ -42,7 +42,9 @@ class ByteTexts:
         self.edges: list[dict[int, int]] = [{} for _ in texts.edges]
         self.joints: list[dict[int, int]] = [{} for _ in texts.edges]
         self.marked = marked
-        self._read: dict[tuple[int, int], str] = {}  # with marks: what the last byte of a character adds to the text
+        # Where bytes alone do not tell it: what the last byte of a character adds to the text.
+        self._read: dict[tuple[int, int], str] = {}
+        self._readings = texts.readings
         self._tails: dict[int, str] = {}  # with marks: the spaces behind the last word
         ends = list(texts.accepting)
         for state, edges in enumerate(texts.edges):
@@ -58,6 +60,11 @@ class ByteTexts:
         """How many states there are."""
         return len(self.edges)
 
+    @property
+    def plain(self) -> bool:
+        """Whether bytes read as what they are: nothing is marked, swallowed or put in."""
+        return not (self.marked or self._readings)
+
     def after(self, data: bytes, state: int) -> int | None:
         """The state after some bytes; None if they do not fit."""
         at: int | None = state
@@ -67,7 +74,7 @@ class ByteTexts:
 
     def text(self, data: bytes, state: int) -> str:
         """The characters that bytes from a state stand for."""
-        if not self.marked:
+        if self.plain:
             return data.decode("utf-8", errors="replace")
         characters = []
         for byte in data:
@@ -91,8 +98,15 @@ class ByteTexts:
                 stack.append((after, iter(self.edges[after].values())))
         return order[::-1]
 
-    def _add(self, state: int, character: str, target: int, joint: int, spaces: str = "") -> None:
-        """An edge for a character: one step per byte, shared with characters that begin with the same bytes."""
+    def _add(
+        self, state: int, character: str, target: int, joint: int, spaces: str = "", place: int | None = None
+    ) -> None:
+        """An edge for a character: one step per byte, shared with characters that begin with the same bytes.
+
+        The character stands at a state of the texts, from which spaces that are left out may lead to a place.
+        """
+        origin = state if place is None else place
+        reading = spaces + self._readings.get((origin, character), character)
         *first, last = character.encode()
         for byte in first:
             self._note(state, byte, joint)
@@ -103,7 +117,7 @@ class ByteTexts:
             joint = INSIDE
         self._note(state, last, joint)
         same = self.edges[state].setdefault(last, target) == target
-        if not same or (self.marked and self._read.setdefault((state, last), spaces + character) != spaces + character):
+        if not same or (not self.plain and self._read.setdefault((state, last), reading) != reading):
             raise TokenizerError(
                 "the tokenizer drops spaces, and without them texts of the format cannot be told apart at "
                 f"{character!r}. Use a format that has the same spaces in all secrets."
@@ -116,7 +130,7 @@ class ByteTexts:
     def _add_words(self, state: int, texts: Texts, joints: Joints | None, ends: list[bool]) -> None:
         """The edges of a state when words begin with a mark: what goes on within a word, and what begins one."""
         within: dict[str, int] = {}
-        beginnings: list[tuple[str, str, int]] = []
+        beginnings: list[tuple[str, str, int, int]] = []
         for spaces, place in _behind_spaces(texts.edges, state):
             for character, target in texts.edges[place].items():
                 if character.isspace():
@@ -125,7 +139,7 @@ class ByteTexts:
                 if not spaces and joint != APART:
                     within[character] = target
                 if spaces or joint != INSIDE:
-                    beginnings.append((spaces, character, target))
+                    beginnings.append((spaces, character, target, place))
             if spaces and texts.accepting[place]:
                 if ends[state]:
                     raise TokenizerError(
@@ -141,8 +155,8 @@ class ByteTexts:
             self.edges.append({})
             self.joints.append({})
             self.edges[state][MARK], self.joints[state][MARK] = word, APART
-            for spaces, character, target in beginnings:
-                self._add(word, character, target, INSIDE, spaces)
+            for spaces, character, target, place in beginnings:
+                self._add(word, character, target, INSIDE, spaces, place)
 
 
 def _behind_spaces(edges: Sequence[Mapping[str, int]], state: int) -> list[tuple[str, int]]:

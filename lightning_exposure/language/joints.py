@@ -20,8 +20,9 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from lightning_exposure.language.cut_out import AddedToken, find_matches, fold, matters
 from lightning_exposure.language.texts import Texts
-from lightning_exposure.language.tokenizer_json import added_tokens, parts_of
+from lightning_exposure.language.tokenizer_json import parts_of
 
 EITHER, INSIDE, APART = 0, 1, 2
 """Two neighbouring characters: it depends on the rest of the text; always in one pre-token; never in one."""
@@ -62,6 +63,11 @@ class Cutter(Protocol):
 
     config: Mapping[str, Any]
 
+    @property
+    def added(self) -> Sequence[AddedToken]:
+        """The added tokens that it looks for in texts."""
+        ...
+
     def cuts(self, texts: Sequence[str], /) -> list[set[int]] | None:
         """For each text, the positions before which a pre-token begins or behind which one ends; None: unknown."""
         ...
@@ -78,19 +84,18 @@ def find_joints(texts: Texts, fixed: int, tokenizer: Cutter) -> Joints | None:
     Returns:
         None if the texts have too many shapes, or may contain tokens that are cut out by their content.
     """
-    beginning, states = _fixed_part(texts, fixed)
-    if _may_contain_added_tokens(texts, states, tokenizer.config):
+    beginning, states = fixed_part(texts, fixed)
+    if matters(find_matches(texts, tokenizer.added), states):
         return None
     has_apostrophes = any(mark in edges for edges in texts.edges for mark in "'\u2019")
     alike = _among(texts, interchangeable(tokenizer.config, has_apostrophes=has_apostrophes))
-    added = [entry["content"] for entry in added_tokens(tokenizer.config).values()]
     shapes = []
     for shape in _shapes(texts, beginning, states, alike):
         shapes.append(shape)
         if len(shapes) > LARGEST_NUMBER_OF_SHAPES:
             return None
         # The letter that stands for all letters may make an added token of what is none.
-        if any(shape[0].find(content, max(0, fixed - len(content) + 1)) >= 0 for content in added):
+        if any(_looks_like(token, shape[0], fixed) for token in tokenizer.added):
             return None
     joints: Joints = [{} for _ in texts.edges]
     all_cuts = tokenizer.cuts([text for text, _ in shapes])
@@ -160,7 +165,7 @@ def _among(texts: Texts, alike: Mapping[str, str]) -> dict[str, str]:
     return {character: chosen[alike[character]] for character in present}
 
 
-def _fixed_part(texts: Texts, fixed: int) -> tuple[str, list[int]]:
+def fixed_part(texts: Texts, fixed: int) -> tuple[str, list[int]]:
     """What all texts begin with, and the states on the way, the last one included."""
     states, beginning = [texts.start], ""
     while len(beginning) < fixed:
@@ -170,17 +175,11 @@ def _fixed_part(texts: Texts, fixed: int) -> tuple[str, list[int]]:
     return beginning, states
 
 
-def _may_contain_added_tokens(texts: Texts, fixed: Sequence[int], config: Mapping[str, Any]) -> bool:
-    """Whether behind the fixed part, or over its end, an added token may occur: it is cut out before all else."""
-    position = {state: i for i, state in enumerate(fixed)}
-    for added in added_tokens(config).values():
-        content = added["content"]
-        for state, edges in enumerate(texts.edges):
-            if not content or content[0] not in edges or texts.after(content, state) is None:
-                continue
-            if state not in position or position[state] + len(content) >= len(fixed):
-                return True
-    return False
+def _looks_like(token: AddedToken, shape: str, fixed: int) -> bool:
+    """Whether a shape has an added token behind the fixed part or over its end."""
+    if not token.folded:
+        return shape.find(token.content, max(0, fixed - len(token.content) + 1)) >= 0
+    return token.content in fold(shape[max(0, fixed - len(token.content) + 1) :])
 
 
 def _shapes(

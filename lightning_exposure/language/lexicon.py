@@ -6,9 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
+from lightning_exposure.errors import TokenizerError
 from lightning_exposure.language.best_segmentation import SegmentationCanon, scores_of
+from lightning_exposure.language.byte_texts import MARK
 from lightning_exposure.language.canonical import MakeCanon
-from lightning_exposure.language.joints import Joints, find_joints
+from lightning_exposure.language.cut_out import CutTexts, find_matches, matters
+from lightning_exposure.language.joints import Joints, find_joints, fixed_part
 from lightning_exposure.language.longest_match import LongestMatchCanon
 from lightning_exposure.language.merges import MergeCanon
 from lightning_exposure.language.pieces import fallback_of
@@ -27,12 +30,14 @@ class Lexicon:
     """One way in which tokens spell texts.
 
     Attributes:
+        texts: The texts, with edges for the added tokens that may stand in them.
         pieces: What each token adds to a text.
         joints: Where the texts are cut into pre-tokens; None: not known.
         marked: Whether the tokens drop spaces, and those that begin a word have a mark.
         file: What the tokenizer's file says, if it is used to leave out paths that are not canonical.
     """
 
+    texts: Texts
     pieces: Pieces
     joints: Joints | None = None
     marked: bool = False
@@ -48,12 +53,10 @@ class Lexicon:
         """
         if self.file is None or self.file.writing is None:
             return self.pieces, []
-        config, symbols = self.file.config, self.file.writing.symbols
-        known = {token for token, number in vocabulary_of(config).items() if number != unknown_of(config)}
-        missing = {character for character in characters if not known.issuperset(symbols(character))}
-        needed = {byte for character in missing for byte in character.encode()}
+        config = self.file.config
+        missing = _missing(characters, self.file)
         # Added tokens do not occur: where they may, the joints are not known.
-        absent = {token for token, byte in fallback_of(config).items() if byte not in needed} | {*added_tokens(config)}
+        absent = {*added_tokens(config)}
         pieces = [None if token in absent else piece for token, piece in enumerate(self.pieces)]
         kind = config["model"]["type"]
         if kind == "WordPiece":
@@ -79,9 +82,54 @@ def lexicons(tokenizer: Tokenizer, texts: Texts, fixed: int, anchor: int) -> Ite
     if file is not None and file.writing is not None:
         joints = find_joints(texts, fixed, file)
         if joints is not None:
-            yield Lexicon(file.all_pieces, joints, file.writing.marked, file)
-        yield Lexicon(file.all_pieces, joints, file.writing.marked)
-    yield Lexicon(_decoded(tokenizer, anchor))
+            yield Lexicon(texts, _occurring(file.all_pieces, texts, file), joints, file.writing.marked, file)
+        cut = _with_signs(texts, fixed, file)
+        yield Lexicon(cut, _occurring(_signed(file, cut), texts, file), joints, file.writing.marked)
+    yield Lexicon(texts, _decoded(tokenizer, anchor))
+
+
+def may_hold_added_tokens(tokenizer: Tokenizer, texts: Texts, fixed: int) -> bool:
+    """Whether some texts have an added token behind the characters that all of them begin with, or over their end."""
+    file = tokenizer.file if isinstance(tokenizer, HuggingFaceTokenizer) else None
+    return file is not None and matters(find_matches(texts, file.added), fixed_part(texts, fixed)[1])
+
+
+def _missing(characters: set[str], file: TokenizerFile) -> set[str]:
+    """The characters that the vocabulary lacks."""
+    assert file.writing is not None
+    known = {token for token, number in vocabulary_of(file.config).items() if number != unknown_of(file.config)}
+    symbols = file.writing.symbols
+    return {character for character in characters if not known.issuperset(symbols(character))}
+
+
+def _occurring(pieces: Pieces, texts: Texts, file: TokenizerFile) -> Pieces:
+    """Without the tokens for single bytes of which no character is made that the vocabulary lacks."""
+    fallback = fallback_of(file.config)
+    if not fallback:
+        return pieces
+    needed = {byte for character in _missing(texts.characters(texts.start), file) for byte in character.encode()}
+    absent = {token for token, byte in fallback.items() if byte not in needed}
+    return [None if token in absent else piece for token, piece in enumerate(pieces)]
+
+
+def _with_signs(texts: Texts, fixed: int, file: TokenizerFile) -> Texts:
+    """Texts with edges for the added tokens that may stand in them, if they make a difference and can be told apart."""
+    if not matters(find_matches(texts, file.added), fixed_part(texts, fixed)[1]):
+        return texts
+    try:
+        return CutTexts(texts, file.added, file.config)
+    except TokenizerError:
+        return texts  # what is missing then is found when secrets are looked up
+
+
+def _signed(file: TokenizerFile, texts: Texts) -> Pieces:
+    """What each token adds to texts, in which added tokens are signs."""
+    if not isinstance(texts, CutTexts):
+        return file.all_pieces
+    pieces = list(file.all_pieces)
+    for token, sign in texts.signs.items():
+        pieces[token] = (bytes([MARK]) if file.writing is not None and file.writing.marked else b"") + sign.encode()
+    return pieces
 
 
 def _decoded(tokenizer: Tokenizer, anchor: int) -> Pieces:
@@ -91,7 +139,8 @@ def _decoded(tokenizer: Tokenizer, anchor: int) -> Pieces:
     """
     before = tokenizer.decode([anchor])
     pieces: list[bytes | None] = []
-    for token in range(tokenizer.vocab_size):
+    file = tokenizer.file if isinstance(tokenizer, HuggingFaceTokenizer) else None
+    for token in range(tokenizer.vocab_size if file is None else len(file.all_pieces)):
         both = tokenizer.decode([anchor, token])
         whole = both.startswith(before) and "\ufffd" not in both
         pieces.append(both[len(before) :].encode() if whole else None)

@@ -25,19 +25,22 @@ class Boundary(NamedTuple):
 
 def shared_tokens(spelt: Sequence[list[int]]) -> list[int]:
     """The longest run of tokens that some spellings begin with, and that is none of them as a whole."""
-    shared = min(spelt, key=len)[:-1]
-    for tokens in spelt:
-        same = 0
-        while same < len(shared) and tokens[same] == shared[same]:
-            same += 1
-        shared = shared[:same]
-    return shared
+    # All begin with what the first and the last of them, in alphabetical order, have in common.
+    first, last = min(spelt), max(spelt)
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
+    return first[: min(same, min(map(len, spelt)) - 1)]
 
 
-def positions_of(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> list[int | None]:
+def positions_of(tokenizer: Tokenizer, text: str, tokens: Sequence[int], last: int | None = None) -> list[int | None]:
     """How many characters of a text (with the template before it) the first 0, 1, 2 ... of its tokens cover.
 
     None where that is not a whole number of characters, or where the tokens alone do not give the text's beginning.
+
+    Args:
+        tokenizer: What spelt the text.
+        text: The text.
+        tokens: Its first tokens.
+        last: Look at the last so many only, where each look takes as long as the text is; None: at all.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.file is not None:
         spans = tokenizer.spans(text)
@@ -49,8 +52,32 @@ def positions_of(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> list
             found += [None] * (count - len(found))
             found.append(end if count == len(spans) or spans[count].start >= end else None)
         return found
-    decoded = [tokenizer.decode(tokens[:count]) for count in range(1, len(tokens) + 1)]
-    return [None, *(len(beginning) if text.startswith(beginning) else None for beginning in decoded)]
+    first = 1 if last is None else max(1, len(tokens) + 1 - last)
+    decoded = [tokenizer.decode(tokens[:count]) for count in range(first, len(tokens) + 1)]
+    return [None] * first + [len(beginning) if text.startswith(beginning) else None for beginning in decoded]
+
+
+def find_boundaries(
+    tokenizer: Tokenizer, text: str, shared: Sequence[int], states: Sequence[int], extra: int, last: int | None
+) -> list[Boundary]:
+    """The token boundaries within the fixed part of all texts that the tried ones share.
+
+    Args:
+        tokenizer: What spelt the text.
+        text: One of the texts.
+        shared: The tokens that all begin with.
+        states: The states of the fixed part, the last one included.
+        extra: How many characters stand before the text that are not counted in positions.
+        last: Look at the last so many tokens only, where each look takes as long as the text is; None: at all.
+    """
+    found = []
+    for count, position in enumerate(positions_of(tokenizer, text, shared, last)):
+        if position is None or count == 0:
+            continue
+        position += extra if position else 0
+        if position < len(states):
+            found.append(Boundary(count, position, states[position]))
+    return found
 
 
 def is_cut(texts: ByteTexts, state: int) -> bool:

@@ -16,10 +16,16 @@ from lightning_exposure.errors import SecretError, TokenizerError
 from lightning_exposure.language.automaton import TokenAutomaton
 from lightning_exposure.language.byte_texts import ByteTexts
 from lightning_exposure.language.canonical import FRESH, AnySpelling, Canon
-from lightning_exposure.language.lexicon import Lexicon, lexicons
+from lightning_exposure.language.certificate import all_can_be_looked_up, drawn_texts, in_words
+from lightning_exposure.language.cut_out import CutTexts
+from lightning_exposure.language.encoding import check_beginning, encode, encode_all, letters_of
+from lightning_exposure.language.joints import fixed_part
+from lightning_exposure.language.lexicon import Lexicon, lexicons, may_hold_added_tokens
+from lightning_exposure.language.listing import Listing, is_faithful
 from lightning_exposure.language.paths import as_rows, tokens_of
-from lightning_exposure.language.root import Boundary, is_cut, positions_of, reaches_over, shared_tokens
+from lightning_exposure.language.root import Boundary, find_boundaries, is_cut, reaches_over, shared_tokens
 from lightning_exposure.language.subwords import HuggingFaceTokenizer, as_tokenizer
+from lightning_exposure.language.text_samples import all_texts
 from lightning_exposure.language.texts import Texts
 from lightning_exposure.language.tokenizers import Tokenizer
 from lightning_exposure.language.trie import Vocabulary, alphabet_of
@@ -29,6 +35,12 @@ if TYPE_CHECKING:
 
 _TRIAL_SECRETS = 64
 """Random secrets that help to find where the prompt's tokens end, beside one for each choice of each blank."""
+
+_NEAR = 64
+"""The tree hardly ever begins more than so many tokens before the end of the prompt."""
+
+_AT_ONCE = 8192
+"""How many secrets are looked up at once."""
 
 _REFINABLE = 20_000
 """Up to this many edges it is worth while to look for an automaton that leaves out more."""
@@ -50,6 +62,7 @@ class Spelling:
         known: The text that every secret begins with.
         automaton: Which tokens may follow at each place.
         exact: Whether every path of the automaton is canonical, so that leaves need no look at the tokenizer.
+        rests_on: Empty if it is certain that the tree holds every secret once; otherwise what speaks for it.
 
     Raises:
         TokenizerError: The tokenizer lacks a character of the format, or spells it so that no tree holds it.
@@ -60,7 +73,7 @@ class Spelling:
         self.tokenizer = as_tokenizer(tokenizer)
         self.known = format.prompt
         trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
-        spelt = [_encode(self.tokenizer, text, format) for text in trials]
+        spelt = [encode(self.tokenizer, text, format) for text in trials]
         before = len(getattr(self.tokenizer, "lead", ()))
         for text, tokens in zip(trials, spelt, strict=True):
             if len(tokens) <= before:
@@ -69,22 +82,30 @@ class Spelling:
             self.tokenizer.check(trials[0])
         self._ahead = self._what_stands_ahead(trials[0], spelt[0])
         texts = Texts.of(format, self._ahead)
-        refusals: list[TokenizerError] = []
+        self._texts: Texts = texts
+        self._listing: Listing | None = None
         self._fixed = len(self._ahead) + len(format.prompt)
+        refusals: list[TokenizerError] = []
         for lexicon in lexicons(self.tokenizer, texts, self._fixed, anchor=spelt[0][before]):
             try:
-                self._spell_with(lexicon, texts, trials, spelt)
+                self._spell_with(lexicon, trials, spelt)
+                self._certify()
                 break
             except TokenizerError as refusal:
                 refusals.append(refusal)
         else:
-            raise refusals[0]
-        self._check_count()
+            self._texts = texts
+            self._list_all(refusals)
 
     @property
     def root_text(self) -> str:
         """The text of the root, as far as it belongs to the secrets."""
         return self._full_root[len(self._ahead) :]
+
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids a model needs: the tokenizer's, and those of special tokens that stand in secrets."""
+        return max(self.tokenizer.vocab_size, self._largest_token + 1)
 
     @property
     def size(self) -> int:
@@ -101,7 +122,7 @@ class Spelling:
         quick = self._by_letters(secrets)
         if quick is not None:
             return quick
-        spelt = _encode_all(self.tokenizer, secrets, self._format)
+        spelt = encode_all(self.tokenizer, secrets, self._format)
         rows = as_rows([tokens[len(self.root) :] for tokens in spelt])
         places = self.automaton.walk(rows)
         fits = np.array([tokens[: len(self.root)] == self.root for tokens in spelt], dtype=bool) & (places >= 0)
@@ -119,26 +140,31 @@ class Spelling:
         Raises:
             SecretError: None does; names the first character that does not fit.
         """
-        _check_beginning(self._format, known)
+        check_beginning(self._format, known)
         if not (known.startswith(self.known) or self.known.startswith(known)):
             raise SecretError(f"known is {known!r}, but the tree holds only secrets that begin with {self.known!r}.")
         part = copy(self)
         part.known = known if len(known) > len(self.known) else self.known
         part._texts = self._texts.narrowed(part.known)
+        if self._listing is not None:
+            part._take(self._listing.starting_with(part.known))
+            return part
         part._bytes = ByteTexts(part._texts, self._lexicon.joints, marked=self._lexicon.marked)
         part._build()
-        part._check_count()
+        part._certify()
         return part
 
     def text(self, path: Sequence[int]) -> str:
         """The text of a path from the root, the prompt included."""
+        if self._listing is not None:
+            return self._listing.text(path)
         data = b"".join([self._pieces[token] or b"" for token in path])
         return (self._full_root + self._bytes.text(data, self._start))[len(self._ahead) :]
 
     def canonical(self, paths: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether complete paths, one row each, are the way the tokenizer itself spells their texts."""
         rows = [tokens_of(row) for row in paths]
-        spelt = _encode_all(self.tokenizer, [self.text(row) for row in rows], self._format)
+        spelt = encode_all(self.tokenizer, [self.text(row) for row in rows], self._format)
         return np.array([tokens == [*self.root, *row] for tokens, row in zip(spelt, rows, strict=True)], dtype=bool)
 
     # ---- building -----------------------------------------------------------------------------------------
@@ -152,24 +178,25 @@ class Spelling:
         first = self.tokenizer.file.all_pieces[spelt[len(self.tokenizer.lead)]] or b""
         return " " if first.startswith(b" ") and not text.startswith(" ") else ""
 
-    def _spell_with(self, lexicon: Lexicon, texts: Texts, trials: Sequence[str], spelt: Sequence[list[int]]) -> None:
+    def _spell_with(self, lexicon: Lexicon, trials: Sequence[str], spelt: Sequence[list[int]]) -> None:
         """Begin the tree with one way of spelling.
 
         Raises:
             TokenizerError: It does not fit.
         """
-        self._texts, self._lexicon = texts, lexicon
-        self._bytes = ByteTexts(texts, lexicon.joints, marked=lexicon.marked)
+        self._texts, self._lexicon = lexicon.texts, lexicon
+        self._bytes = ByteTexts(self._texts, lexicon.joints, marked=lexicon.marked)
         self._letters: dict[str, int] = {}
         self._root = self._find_root(trials[0], spelt)
         self.root = spelt[0][: self._root.tokens]
-        self._pieces, self._canons = lexicon.canons(texts.characters(self._root.state))
+        self._pieces, self._canons = lexicon.canons(self._texts.characters(self._root.state))
         self._lengths = np.array([len(piece or b"") for piece in self._pieces], dtype=np.int64)
         self._vocabulary = Vocabulary(self._pieces, alphabet_of(self._bytes, self._root.state))
+        self._largest_token = max(self._vocabulary.texts, default=0)
         self._full_root = (self._ahead + self._format.prompt)[: self._root.position]
         self._build()
         spelt_by_tokenizer = self.paths(trials)
-        self._letters = _letters(self._vocabulary)
+        self._letters = {} if self._texts.readings else letters_of(self._vocabulary)
         if self._letters and not np.array_equal(self.paths(trials), spelt_by_tokenizer):
             self._letters = {}
 
@@ -178,7 +205,23 @@ class Spelling:
 
         Nothing is ever merged over it, so that what follows does not depend on what stands before.
         """
-        boundaries = self._find_boundaries(text, shared_tokens(spelt))
+        shared = shared_tokens(spelt)
+        states = fixed_part(self._texts.plain, self._fixed)[1]
+        # A space that the tokenizer itself puts before a text is not counted in positions, but for the root alone.
+        extra = len(self._ahead) - len(getattr(self.tokenizer, "before", ""))
+        for last in (_NEAR, None):
+            boundaries = find_boundaries(self.tokenizer, text, shared, states, extra, last)
+            found = self._last_boundary(boundaries, spelt[0], states)
+            if found is not None:
+                return found
+        self._refuse_prompt()
+
+    def _last_boundary(
+        self, boundaries: list[Boundary], spelt: Sequence[int], states: Sequence[int]
+    ) -> Boundary | None:
+        """The last of some boundaries over which nothing is merged."""
+        if isinstance(self._texts, CutTexts):
+            boundaries = [b for b in boundaries if not self._texts.reaches_over(b.position, states)]
         # No token reaches over a cut, so that what stands before the last one does not matter.
         cuts = [boundary for boundary in boundaries if is_cut(self._bytes, boundary.state)]
         if cuts and cuts[-1] == boundaries[-1]:
@@ -187,29 +230,14 @@ class Spelling:
         near = Vocabulary(self._lexicon.pieces, alphabet_of(self._bytes, start))
         longest = max(map(len, near.texts.values()), default=1)
         for boundary in reversed(boundaries):
-            before = b"".join([self._lexicon.pieces[token] or b"" for token in spelt[0][: boundary.tokens]])[-longest:]
+            before = b"".join([self._lexicon.pieces[token] or b"" for token in spelt[: boundary.tokens]])[-longest:]
             if (
                 boundary.position == 0
                 or boundary in cuts
                 or not reaches_over(self._bytes, near.trie, before, boundary.state)
             ):
                 return boundary
-        self._refuse_prompt()
-
-    def _find_boundaries(self, text: str, shared: Sequence[int]) -> list[Boundary]:
-        """The token boundaries within the prompt that the tried secrets share."""
-        fixed = self._ahead + self._format.prompt
-        # A space that the tokenizer itself puts before a text is not counted in positions, but for the root alone.
-        extra = len(self._ahead) - len(getattr(self.tokenizer, "before", ""))
-        found = []
-        for count, position in enumerate(positions_of(self.tokenizer, text, shared)):
-            if position is None or count == 0:
-                continue
-            position += extra if position else 0
-            state = self._texts.after(fixed[:position]) if position <= len(fixed) else None
-            if state is not None:
-                found.append(Boundary(count, position, state))
-        return found
+        return None
 
     def _build(self) -> None:
         """Make the automaton behind the root; what is spelt in one way only then belongs to the root."""
@@ -217,6 +245,44 @@ class Spelling:
         self.exact = self.automaton.paths == self.size
         if self.automaton.paths != 0:
             self._lengthen_root()
+
+    def _certify(self) -> None:
+        """Make sure that the tree holds every secret once, or say what speaks for it.
+
+        Raises:
+            TokenizerError: It does not.
+        """
+        self._check_count()
+        everything = all_can_be_looked_up(self._texts, self.size, counted=self.exact)
+        secrets = list(all_texts(self._texts.plain)) if everything else drawn_texts(self._texts)
+        for first in range(0, len(secrets), _AT_ONCE):
+            self.paths(secrets[first : first + _AT_ONCE])
+        self.rests_on = "" if everything or self.exact else in_words(self.automaton.paths, self.size, len(secrets))
+
+    def _list_all(self, refusals: Sequence[TokenizerError]) -> None:
+        """Where no way of spelling fits for the sake of added tokens, a small format is spelt secret by secret.
+
+        Raises:
+            TokenizerError: There are too many secrets, or the tokens of one do not hold all of it.
+        """
+        cut_out = may_hold_added_tokens(self.tokenizer, self._texts, self._fixed)
+        if not cut_out or not all_can_be_looked_up(self._texts, self.size, counted=False):
+            raise refusals[0]
+        secrets = list(all_texts(self._texts.plain))
+        spelt = encode_all(self.tokenizer, secrets, self._format)
+        if not all(is_faithful(self.tokenizer, *pair) for pair in zip(secrets, spelt, strict=True)):
+            raise refusals[0]
+        try:
+            self._take(Listing(self.tokenizer, secrets, spelt, self.known))
+        except TokenizerError as alike:
+            raise TokenizerError(f"{refusals[0]} Besides, {alike}") from alike
+
+    def _take(self, listing: Listing) -> None:
+        """Have the tree that a list of all secrets makes."""
+        self._listing, self._letters, self.exact, self.rests_on = listing, {}, True, ""
+        self.root, self.automaton = listing.root, listing.automaton
+        self._largest_token = listing.largest_token
+        self._full_root = self._ahead + listing.root_text
 
     def _check_count(self) -> None:
         """Refuse if some secrets cannot be spelt: every secret has one path that is never left out."""
@@ -296,7 +362,7 @@ class Spelling:
 
     def _is_text_of(self, rows: NDArray[np.int32], secrets: Sequence[str]) -> bool:
         """Whether paths spell secrets, all at once: as long as each of them, and the same text all in all."""
-        if self._bytes.marked:
+        if self._listing is not None or not self._bytes.plain:
             return [self.text(tokens_of(row)) for row in rows] == list(secrets)
         whole = [self._ahead + secret for secret in secrets]
         if not all(text.startswith(self._full_root) for text in whole):
@@ -327,43 +393,3 @@ class Spelling:
             "for all secrets; the model needs something to read before the first blank. Begin the pattern with the "
             "text that comes before the secret in the training data."
         )
-
-
-def _letters(vocabulary: Vocabulary) -> dict[str, int]:
-    """The token of each character, if all tokens that can follow anywhere are single characters; otherwise nothing."""
-    texts = vocabulary.texts
-    letters = {text.decode("utf-8", errors="replace"): token for token, text in texts.items()}
-    return letters if len(letters) == len(texts) and all(len(letter) == 1 for letter in letters) else {}
-
-
-def _check_beginning(format: SecretFormat, known: str) -> None:
-    """Refuse a text that no secret begins with."""
-    acceptor = format.acceptor()
-    if acceptor.walk(known) is not None:
-        return
-    fits = next(n for n in range(len(known), -1, -1) if acceptor.walk(known[:n]) is not None)
-    state = acceptor.walk(known[:fits])
-    expected = "".join(sorted(acceptor.edges(state))) if state is not None else ""
-    raise SecretError(
-        f"known is {known!r}, and no secret of {format.pattern!r} begins with it: after {known[:fits]!r} comes "
-        f"{known[fits]!r}; expected {'one of ' + repr(expected) if expected else 'the end'}. Give the prompt and the "
-        "first characters of a secret."
-    )
-
-
-def _encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
-    try:
-        tokens = tokenizer.encode(text)
-        return tokens if isinstance(tokens, list) else list(tokens)
-    except TokenizerError as error:
-        format.index(text)  # a text that is no secret at all gets that error
-        raise TokenizerError(
-            f"format {format.pattern!r} needs what the tokenizer cannot spell, for example {text!r}: {error}"
-        ) from error
-
-
-def _encode_all(tokenizer: Tokenizer, texts: Sequence[str], format: SecretFormat) -> list[list[int]]:
-    """How a tokenizer spells some texts; Hugging Face's are much faster with many at once."""
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        return tokenizer.encode_batch(texts)
-    return [_encode(tokenizer, text, format) for text in texts]

@@ -12,9 +12,11 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from lightning_exposure.errors import TokenizerError
+from lightning_exposure.language.byte_texts import MARK
+from lightning_exposure.language.cut_out import AddedToken, added_in
 from lightning_exposure.language.merges import MergeTable
 from lightning_exposure.language.pieces import Writing, fallback_of, pieces_of, writing_of
-from lightning_exposure.language.tokenizer_json import Config
+from lightning_exposure.language.tokenizer_json import Config, unknown_of, vocabulary_of
 from lightning_exposure.language.tokenizers import Tokenizer
 from lightning_exposure.language.trie import Pieces
 
@@ -322,6 +324,19 @@ class TokenizerFile:
     def all_pieces(self) -> Pieces:
         """What each token adds to a text; where that is not known, something for every token that is not special."""
         return pieces_of(self.config, self.writing or Writing(str.encode, lambda character: [character]))
+
+    @cached_property
+    def added(self) -> list[AddedToken]:
+        """The added tokens that are looked for in texts."""
+        special_as_text = self.backend.encode_special_tokens
+        found = added_in(self.config, self.backend.normalizer, encode_special_tokens=special_as_text)
+        if self.writing is None:
+            return found
+        # Those that are in the vocabulary as well may be found by the model, where they are not looked for.
+        numbers = {token.number for token in found} - {unknown_of(self.config)}
+        twins = {n: self.writing.read(text) or b"" for text, n in vocabulary_of(self.config).items() if n in numbers}
+        texts = {number: piece.lstrip(bytes([MARK])).decode(errors="replace") for number, piece in twins.items()}
+        return found + [AddedToken(number, text, by_model=True) for number, text in texts.items() if text]
 
     @cached_property
     def merges(self) -> MergeTable:

@@ -24,6 +24,9 @@ class Texts:
         start: The state before the first character.
         before: What stands in front of every secret.
 
+    Attributes:
+        readings: What an edge adds to a text, by its state and character, where that is not the character itself.
+
     Example:
         >>> from lightning_exposure import SecretFormat
         >>> texts = Texts.of(SecretFormat("pin ##"), before="> ")
@@ -40,6 +43,7 @@ class Texts:
         self.accepting = list(accepting)
         self.start = start
         self.before = before
+        self.readings: dict[tuple[int, str], str] = {}
 
     @classmethod
     def of(cls, format: SecretFormat, before: str = "") -> Texts:
@@ -64,6 +68,11 @@ class Texts:
         for character in text:
             at = None if at is None else self.edges[at].get(character)
         return at
+
+    @property
+    def plain(self) -> Texts:
+        """The texts alone, without edges for tokens that are cut out of them."""
+        return self
 
     def characters(self, start: int) -> set[str]:
         """The characters that occur behind a state."""
@@ -92,6 +101,8 @@ class Texts:
 
     def count(self) -> int:
         """How many texts there are."""
+        if self.plain is not self:
+            return self.plain.count()
         total = 0
         ways = {self.start: 1}  # how many beginnings of one length lead to each state
         while ways:

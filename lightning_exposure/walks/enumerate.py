@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.errors import ArgumentError, BudgetError
+from lightning_exposure.errors import ArgumentError, BudgetError, TokenizerError
 from lightning_exposure.language.paths import PathFinder
 from lightning_exposure.language.tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
@@ -60,16 +60,21 @@ def enumerate_leaves(
 
     Raises:
         BudgetError: More than `budget` expansions are needed.
+        TokenizerError: Without a bound, the walk came to more or fewer secrets than there are.
     """
     if budget is not None and budget < 1:
         raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion, or None for no limit.")
-    bound = min(bound, POSSIBLE)
+    # A tree that could not be counted beforehand is counted now, if all of it is asked for: what is impossible, too.
+    counts = bound == math.inf and bool(tree.rests_on)
+    bound = bound if counts else min(bound, POSSIBLE)
     rows = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
     stack: list[tuple[Children, NDArray[np.intp]]] = []
-    expansions = 1
+    expansions, reached = 1, 0
     children = tree.root(bound)
     while True:
         complete = np.flatnonzero(children.leaf)
+        reached += len(complete)
+        complete = complete[np.isfinite(children.costs[complete])]
         yield Leaves(children.paths(complete), children.costs[complete], expansions)
         if progress is not None:
             progress(expansions)
@@ -77,6 +82,8 @@ def enumerate_leaves(
         if len(waiting):
             stack.append((children, waiting))
         if not stack:
+            if counts or reached > tree.size:
+                check_reached(tree, reached)
             return
         siblings, waiting = stack.pop()
         now, later = waiting[:rows], waiting[rows:]
@@ -89,6 +96,20 @@ def enumerate_leaves(
                 "Raise the budget, or estimate with method='importance'."
             )
         children = tree.expand(siblings.take(now), bound)
+
+
+def check_reached(tree: SecretTree, reached: int) -> None:
+    """Compare how many secrets a walk over the whole tree came to with how many there are.
+
+    Raises:
+        TokenizerError: They are not the same number.
+    """
+    if reached != tree.size:
+        raise TokenizerError(
+            f"the tree has {reached:,} secrets, but {tree.format!r} has {tree.size:,}: the tokenizer spells some of "
+            "them in a way that the tree does not hold, or two of them alike. Nothing that was measured on it would be "
+            "right. Use a format that the tokenizer spells character by character, and please report the tokenizer."
+        )
 
 
 @dataclass(frozen=True)
