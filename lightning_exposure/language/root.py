@@ -27,6 +27,8 @@ def shared_tokens(spelt: Sequence[list[int]]) -> list[int]:
     """The longest run of tokens that some spellings begin with, and that is none of them as a whole."""
     shared = min(spelt, key=len)[:-1]
     for tokens in spelt:
+        if tokens[: len(shared)] == shared:
+            continue
         same = 0
         while same < len(shared) and tokens[same] == shared[same]:
             same += 1
@@ -34,10 +36,11 @@ def shared_tokens(spelt: Sequence[list[int]]) -> list[int]:
     return shared
 
 
-def positions_of(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> list[int | None]:
+def positions_of(tokenizer: Tokenizer, text: str, tokens: Sequence[int], first: int = 0) -> list[int | None]:
     """How many characters of a text (with the template before it) the first 0, 1, 2 ... of its tokens cover.
 
-    None where that is not a whole number of characters, or where the tokens alone do not give the text's beginning.
+    None where that is not a whole number of characters, where the tokens alone do not give the text's beginning, and
+    for numbers of tokens below `first`: a tokenizer that only decodes must decode the beginning anew for each.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.file is not None:
         spans = tokenizer.spans(text)
@@ -49,8 +52,9 @@ def positions_of(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> list
             found += [None] * (count - len(found))
             found.append(end if count == len(spans) or spans[count].start >= end else None)
         return found
-    decoded = [tokenizer.decode(tokens[:count]) for count in range(1, len(tokens) + 1)]
-    return [None, *(len(beginning) if text.startswith(beginning) else None for beginning in decoded)]
+    first = min(max(1, first), len(tokens) + 1)
+    decoded = [tokenizer.decode(tokens[:count]) for count in range(first, len(tokens) + 1)]
+    return [None] * first + [len(beginning) if text.startswith(beginning) else None for beginning in decoded]
 
 
 def is_cut(texts: ByteTexts, state: int) -> bool:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _TRIAL_SECRETS = 64
 """Random secrets that help to find where the prompt's tokens end, beside one for each choice of each blank."""
 
+_LAST_BOUNDARIES = 64
+"""In a prompt of more tokens, where the tree begins is looked for among the last ones first."""
+
 _REFINABLE = 20_000
 """Up to this many edges it is worth while to look for an automaton that leaves out more."""
 
@@ -178,35 +181,46 @@ class Spelling:
 
         Nothing is ever merged over it, so that what follows does not depend on what stands before.
         """
-        boundaries = self._find_boundaries(text, shared_tokens(spelt))
+        shared = shared_tokens(spelt)
+        near_the_end = len(shared) - _LAST_BOUNDARIES
+        if near_the_end > 0:  # a long prompt: to look at all of its boundaries takes long, and the last one will do
+            found = self._last_boundary(self._find_boundaries(text, shared, near_the_end), spelt[0])
+            if found is not None:
+                return found
+        return self._last_boundary(self._find_boundaries(text, shared), spelt[0]) or self._refuse_prompt()
+
+    def _last_boundary(self, boundaries: list[Boundary], spelt: list[int]) -> Boundary | None:
+        """The last one over which nothing is ever merged."""
         # No token reaches over a cut, so that what stands before the last one does not matter.
         cuts = [boundary for boundary in boundaries if is_cut(self._bytes, boundary.state)]
-        if cuts and cuts[-1] == boundaries[-1]:
-            return cuts[-1]
+        if not boundaries or (cuts and cuts[-1] == boundaries[-1]):
+            return cuts[-1] if cuts else None
         start = cuts[-1].state if cuts else self._texts.start
         near = Vocabulary(self._lexicon.pieces, alphabet_of(self._bytes, start))
         longest = max(map(len, near.texts.values()), default=1)
         for boundary in reversed(boundaries):
-            before = b"".join([self._lexicon.pieces[token] or b"" for token in spelt[0][: boundary.tokens]])[-longest:]
+            nearby = spelt[max(0, boundary.tokens - longest) : boundary.tokens]
+            before = b"".join([self._lexicon.pieces[token] or b"" for token in nearby])[-longest:]
             if (
                 boundary.position == 0
                 or boundary in cuts
                 or not reaches_over(self._bytes, near.trie, before, boundary.state)
             ):
                 return boundary
-        self._refuse_prompt()
+        return None
 
-    def _find_boundaries(self, text: str, shared: Sequence[int]) -> list[Boundary]:
-        """The token boundaries within the prompt that the tried secrets share."""
+    def _find_boundaries(self, text: str, shared: Sequence[int], first: int = 0) -> list[Boundary]:
+        """The token boundaries within the prompt that the tried secrets share, those after `first` tokens at least."""
         fixed = self._ahead + self._format.prompt
         # A space that the tokenizer itself puts before a text is not counted in positions, but for the root alone.
         extra = len(self._ahead) - len(getattr(self.tokenizer, "before", ""))
+        states = self._texts.along(fixed)
         found = []
-        for count, position in enumerate(positions_of(self.tokenizer, text, shared)):
-            if position is None or count == 0:
+        for count, position in enumerate(positions_of(self.tokenizer, text, shared, first)):
+            if position is None or count == 0 or count < first:
                 continue
             position += extra if position else 0
-            state = self._texts.after(fixed[:position]) if position <= len(fixed) else None
+            state = states[position] if position <= len(fixed) else None
             if state is not None:
                 found.append(Boundary(count, position, state))
         return found

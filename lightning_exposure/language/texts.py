@@ -65,6 +65,14 @@ class Texts:
             at = None if at is None else self.edges[at].get(character)
         return at
 
+    def along(self, text: str) -> list[int | None]:
+        """The states before a text that is read from the start, and after each of its characters."""
+        states: list[int | None] = [self.start]
+        for character in text:
+            at = states[-1]
+            states.append(None if at is None else self.edges[at].get(character))
+        return states
+
     def characters(self, start: int) -> set[str]:
         """The characters that occur behind a state."""
         found: set[str] = set()
