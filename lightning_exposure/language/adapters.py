@@ -67,7 +67,10 @@ def step_model(model: nn.Module | StepModel, *, context: int | None = None) -> S
             if adapter is None:
                 raise _failed(model, error) from error
             return adapter
-        _refuse_other_shapes(model, output)
+        try:
+            _refuse_other_shapes(model, output)
+        except ModelError as error:
+            raise ModelError(f"{error}{_example(model)}") from error
         return _with_state(model, output) or StatelessAdapter(model)
 
 
@@ -128,11 +131,14 @@ def _probe(model: nn.Module, batch: int, time: int) -> torch.Tensor:
 
 
 def _failed(model: nn.Module, error: Exception) -> ModelError:
-    parts = [name for name, part in model.named_children() if any(True for _ in part.parameters())]
-    example = f" If one of its parts is the language model: model=lambda module: module.{parts[0]}." if parts else ""
-    return ModelError(
-        f"forward of {type(model).__name__} failed on token ids of shape (2, 3) alone: {error!r}. {_BY_HAND}{example}"
-    )
+    what = f"forward of {type(model).__name__} failed on token ids of shape (2, 3) alone: {error!r}."
+    return ModelError(f"{what} {_BY_HAND}{_example(model)}")
+
+
+def _example(model: nn.Module) -> str:
+    """How to name a part of a module, if it has any that could be a language model."""
+    parts = [name for name, part in model.named_children() if any(True for _ in part.children())]
+    return f" If one of its parts is the language model: model=lambda module: module.{parts[0]}." if parts else ""
 
 
 def _refuse_other_shapes(model: nn.Module, output: Any) -> None:

@@ -246,12 +246,13 @@ class HuggingFaceAdapter:
 
     def _give_up(self, reason: str) -> None:
         """Go on to the next way."""
-        self._refused[self._left.pop(0)] = reason
-        if not self._left:
+        self._refused[self.way] = reason
+        if len(self._left) == 1:
             raise ModelError(
                 f"{self._call.name} cannot be read in the way that was asked for: {self.why}. Leave way out to try "
                 "the others."
             )
+        self._left.pop(0)
 
     def _try_out(self, prompt: Sequence[int], more: Sequence[int] | None = None) -> None:
         """Read a prompt and some more tokens one by one, and everything at once; go on to other ways until it fits."""

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn.functional import dropout, pad
 
 from lightning_exposure import SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.errors import ModelError
 from lightning_exposure.language import CharTokenizer, RecurrentAdapter, StatelessAdapter
 from lightning_exposure.walks import score
 from tests.language.hf_models import CHARS as HF_CHARS
-from tests.language.hf_models import MODELS, build
+from tests.language.hf_models import MODELS, two_way_bert, xlnet
 from tests.toys import Constant, MergingTokenizer, Nested, Recurrent, Stateless, Table, sharpened
 
 CHARS = CharTokenizer.from_text("my pin is 0123456789-z")
@@ -59,24 +59,24 @@ class Shifted(Network):
     """Shifts its input, as a decoder does that is given its own labels."""
 
     def forward(self, tokens: Tensor) -> Any:
-        return super().forward(F.pad(tokens[:, :-1], (1, 0), value=0))
+        return super().forward(pad(tokens[:, :-1], (1, 0), value=0))
 
 
 class ShiftedTwice(Network):
     def forward(self, tokens: Tensor) -> Any:
-        return super().forward(F.pad(tokens, (2, 0), value=1)[:, :-2])
+        return super().forward(pad(tokens, (2, 0), value=1)[:, :-2])
 
 
 class Ahead(Network):
     """Gives the logits one position early."""
 
     def forward(self, tokens: Tensor) -> Any:
-        return super().forward(F.pad(tokens[:, 1:], (0, 1), value=0))
+        return super().forward(pad(tokens[:, 1:], (0, 1), value=0))
 
 
 class AlwaysDropped(Network):
     def forward(self, tokens: Tensor) -> Any:
-        return self.out(F.dropout(self.cell(self.embed(tokens))[0], 0.1))
+        return self.out(dropout(self.cell(self.embed(tokens))[0], 0.1))
 
 
 class Probabilities(Network):
@@ -113,7 +113,7 @@ class LastShifted(Network):
     """The logits of the last position alone, which does not see the last token."""
 
     def forward(self, tokens: Tensor) -> Any:
-        return super().forward(F.pad(tokens[:, :-1], (1, 0), value=0))[:, -1:]
+        return super().forward(pad(tokens[:, :-1], (1, 0), value=0))[:, -1:]
 
 
 class TimeFirstLast(Network):
@@ -174,17 +174,10 @@ def test_a_model_that_is_not_what_it_seems_is_refused_by_name(name: str, dtype: 
         SecretTree(model, PIN, CHARS)
 
 
-@pytest.mark.parametrize("name", ["two-way bert", "xlnet"])
-def test_masked_language_models_are_refused(name: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"vocab_size": HF_CHARS.vocab_size, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
-    if name == "xlnet":
-        model = build(transformers.XLNetConfig(**sizes, d_model=16, n_layer=2, n_head=2, d_inner=32))
-    else:
-        sizes |= {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-        model = build(transformers.BertConfig(**sizes, is_decoder=False))
+@pytest.mark.parametrize("make", [two_way_bert, xlnet])
+def test_masked_language_models_are_refused(make: Callable[[], nn.Module]) -> None:
     with pytest.raises(ModelError, match="is not causal"):
-        SecretTree(model, SecretFormat("my pin is #-#"), HF_CHARS)
+        SecretTree(make(), SecretFormat("my pin is #-#"), HF_CHARS)
 
 
 class Spoilt(nn.Module):
@@ -230,6 +223,8 @@ class Experts(nn.Module):
         return logits.view(*tokens.shape, SIZE)
 
 
+FIFTHS = torch.arange(SIZE) % 5 == 0
+
 HEALTHY: dict[str, Callable[[], nn.Module]] = {
     "network": Network,
     "transformer": lambda: Transformer(causal=True),
@@ -263,17 +258,20 @@ def test_there_are_no_false_alarms(name: str, dtype: torch.dtype) -> None:
         SecretTree(sharpened(model, seed, dtype=dtype), PIN, CHARS)
 
 
-@pytest.mark.parametrize(
-    "digits",
-    [
-        lambda prefix: (
-            [0.1] * 10 if len(prefix) < 3 else [0.05 + 0.05 * (d == sum(map(int, prefix)) % 10) for d in range(10)]
-        ),
-        lambda prefix: [0.1] * 10 if prefix[:3] != "777" else [0.01] * 9 + [0.9],
-        lambda prefix: [0.1] * 10 if len(prefix) < 2 else [0.01 + 0.9 * (str(d) == prefix[-2]) for d in range(10)],
-    ],
-    ids=["late", "rare", "lag"],
-)
+def after_three(prefix: str) -> list[float]:
+    favourite = sum(map(int, prefix)) % 10
+    return [0.1] * 10 if len(prefix) < 3 else [0.05 + 0.05 * (digit == favourite) for digit in range(10)]
+
+
+def after_sevens(prefix: str) -> list[float]:
+    return [0.1] * 10 if prefix[:3] != "777" else [0.01] * 9 + [0.9]
+
+
+def the_last_but_one(prefix: str) -> list[float]:
+    return [0.1] * 10 if len(prefix) < 2 else [0.01 + 0.9 * (str(digit) == prefix[-2]) for digit in range(10)]
+
+
+@pytest.mark.parametrize("digits", [after_three, after_sevens, the_last_but_one])
 def test_models_that_ignore_most_of_what_they_read_are_fine(digits: Any) -> None:
     SecretTree(Table(CHARS, digits), SecretFormat("my pin is ####"), CHARS)
 
@@ -282,7 +280,7 @@ def test_a_secret_of_one_token_and_a_root_of_one_token_can_be_tried() -> None:
     tokenizer = MergingTokenizer("p0123456789")
     for model in (Network(), Recurrent(SIZE)):
         SecretTree(model, SecretFormat("p#"), tokenizer)
-    with pytest.raises(ModelError, match="other rows|time, batch"):
+    with pytest.raises(ModelError, match=r"other rows|time, batch"):
         SecretTree(Network(batch_first=False), SecretFormat("p#"), tokenizer)
 
 
@@ -395,6 +393,6 @@ def test_a_mask_that_ends_too_early_is_found_at_the_length_of_the_longest_secret
         SecretTree(made(lambda: Forgetful(causal=True)), PIN, CHARS)
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "two-way bert"])
+@pytest.mark.parametrize("name", MODELS)
 def test_hugging_face_models_pass(name: str) -> None:
     SecretTree(MODELS[name][0](), SecretFormat("my pin is #-#"), HF_CHARS)
