@@ -110,7 +110,8 @@ def two_way_bert() -> Any:
 
 def xlnet() -> Any:
     """Reads in both directions when nobody says in which order."""
-    return build(hf.XLNetConfig(**_SIZES, d_model=16, n_layer=2, n_head=2, d_inner=32))
+    sizes = {"vocab_size": CHARS.vocab_size, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
+    return build(hf.XLNetConfig(**sizes, bos_token_id=0, eos_token_id=0, pad_token_id=0))
 
 
 def phi3(*, original: int = 16, **options: Any) -> Any:

@@ -78,7 +78,7 @@ class TestTheModelThatLightningBringsAlong:
                 return DataLoader([(row[:-1], row[1:]) for row in rows], batch_size=2)
 
         module = Training(vocab_size=SIZE)
-        module.model = simple_lstm().float()
+        module.model = simple_lstm().float().train()
         canaries = CanarySet.draw(PIN, repetitions=[1], seed=0)
         trainer = Trainer(
             max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
