@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.language.carried_cache import CarriedCacheReader
-from lightning_exposure.language.models import device_of, evaluating
+from lightning_exposure.language.models import evaluating
 from lightning_exposure.language.pretrained import PretrainedCall, is_pretrained, refuse_encoder_decoder
+from lightning_exposure.language.reading_in_parts import difference_in_parts
 from lightning_exposure.language.shared_cache import SharedPromptReader
 from lightning_exposure.language.stateless import StatelessAdapter, Tokens
 from lightning_exposure.language.states import State
@@ -85,9 +86,11 @@ class _Recomputed(StatelessAdapter):
     def contents(self, state: Tokens) -> Iterator[Tensor]:
         yield state.ids
 
+    def at_once(self, tokens: Tensor) -> Tensor:
+        return self._call.logits_without_cache(tokens, tokens.shape[1])
+
     def _last_logits(self, ids: Tensor) -> Tensor:
-        logits, _ = self._call.last_logits(ids, use_cache=False, attention_mask=torch.ones_like(ids))
-        return logits[:, -1]
+        return self._call.logits_without_cache(ids, 1)[:, -1]
 
 
 WAYS: Mapping[str, Callable[[PretrainedCall], Reader]] = MappingProxyType(
@@ -171,6 +174,39 @@ class HuggingFaceAdapter:
         """Why not in one of the ways that were tried before."""
         return "; ".join(f"{way}: {reason}" for way, reason in self._refused.items()) or None
 
+    @property
+    def rereads(self) -> bool:
+        """Whether a step is a pass over all tokens."""
+        return self.way == "recompute"
+
+    @property
+    def longest(self) -> int | None:
+        """The largest number of tokens that the model can read."""
+        return self._call.positions
+
+    def at_once(self, tokens: Tensor) -> Tensor:
+        """The logits `(batch, time, vocabulary)` of one pass over rows, without a cache."""
+        return self._call.logits_without_cache(tokens, tokens.shape[1])
+
+    def try_out(self, root: Sequence[int], paths: Sequence[Sequence[int]], /) -> bool:
+        """Read a secret to its end, in parts and at once, and go on to other ways until both are the same.
+
+        What a model does may change with the length of a text: a window that is left, frequencies of positions that
+        change beyond a limit.
+
+        Args:
+            root: The tokens before the secrets.
+            paths: The tokens of some secrets, as long as the longest.
+
+        Returns:
+            Whether that shows that no token sees those after it; reading everything again shows nothing of the kind.
+        """
+        self._call.ids(root)
+        room = len(paths[0]) if self._call.positions is None else self._call.positions - len(root)
+        if len(paths[0][:room]) > 0:
+            self._try_out(list(root), list(paths[0][:room]))
+        return not self.rereads
+
     def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
         """Read a prompt."""
         self._call.ids(tokens)
@@ -210,63 +246,29 @@ class HuggingFaceAdapter:
 
     def _give_up(self, reason: str) -> None:
         """Go on to the next way."""
-        self._refused[self._left.pop(0)] = reason
-        if not self._left:
+        self._refused[self.way] = reason
+        if len(self._left) == 1:
             raise ModelError(
                 f"{self._call.name} cannot be read in the way that was asked for: {self.why}. Leave way out to try "
                 "the others."
             )
+        self._left.pop(0)
 
-    def _try_out(self, prompt: Sequence[int]) -> None:
+    def _try_out(self, prompt: Sequence[int], more: Sequence[int] | None = None) -> None:
         """Read a prompt and some more tokens one by one, and everything at once; go on to other ways until it fits."""
-        steps = _STEPS if self._call.positions is None else min(_STEPS, self._call.positions - len(prompt))
-        more = list(prompt[-steps:]) if steps > 0 else []
+        if more is None:
+            steps = _STEPS if self._call.positions is None else min(_STEPS, self._call.positions - len(prompt))
+            more = list(prompt[-steps:]) if steps > 0 else []
         while self.way != "recompute":
             try:
-                reason = _difference(self._reader, self._call, list(prompt), more)
+                reason = difference_in_parts(self._reader, self._call, list(prompt), list(more))
             except Exception as error:  # whatever a model of unknown making does
                 reason = repr(error) if not isinstance(error, ModelError) else str(error)
             if reason is None:
                 break
             self._give_up(reason)
             self._reader = self._next_reader()
-        self._tried = max(self._tried, len(prompt) + _STEPS)
-
-
-def _difference(reader: Reader, call: PretrainedCall, prompt: list[int], more: list[int]) -> str | None:
-    """What is different when tokens are read one by one instead of at once; None if nothing is.
-
-    The memory is compared too: logits of an untrained head may be the same whatever was read before. In the end rows
-    of two lengths are read together.
-    """
-    tokens = prompt + more
-    expected = call.at_once(tokens, len(more) + 1)
-    logits, state = reader.start(prompt)
-    states, found = [state], [logits]
-    for token in more:
-        logits, state = reader.step(state, _row(call, [token]))
-        states.append(state)
-        found.append(logits)
-    if not all(_close(mine[0], right) for mine, right in zip(found, expected, strict=True)):
-        return f"{len(prompt)} + {len(more)} tokens read in parts give other logits than read at once"
-    _, at_once = reader.start(tokens)
-    if not all(map(_close, reader.contents(states[-1]), reader.contents(at_once))):
-        return f"{len(prompt)} + {len(more)} tokens read in parts are remembered differently than read at once"
-    if len(more) < 2:
-        return None
-    together, _ = reader.step(reader.concatenate([states[0], states[-2]]), _row(call, [more[0], more[-1]]))
-    if not (_close(together[0], expected[1]) and _close(together[1], expected[-1])):
-        return "rows of different lengths give other logits together than alone"
-    return None
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    """Equal but for rounding, in the precision that the model computes in."""
-    if one.shape != other.shape:
-        return False
-    slack = max(1e-4, 16.0 * torch.finfo(one.dtype).eps) if one.is_floating_point() else 0.0
-    scale = float(other.abs().max()) if other.numel() else 0.0
-    return bool((one - other).abs().max() <= slack * scale) if one.numel() else True
+        self._tried = max(self._tried, len(prompt) + max(_STEPS, len(more)))
 
 
 def _trial_lengths(call: PretrainedCall) -> list[int]:
@@ -282,10 +284,6 @@ def _tokens(call: PretrainedCall, length: int) -> list[int]:
     """Tokens that any vocabulary has, in an order without a short period."""
     vocabulary = max(2, min(97, getattr(call.config, "vocab_size", 2)))
     return [(i * i + 3 * i + 1) % vocabulary for i in range(length)]
-
-
-def _row(call: PretrainedCall, tokens: Sequence[int]) -> Tensor:
-    return torch.tensor(tokens, dtype=torch.long, device=device_of(call.module))
 
 
 def _refuse_failing(call: PretrainedCall) -> None:

@@ -124,11 +124,14 @@ class PretrainedCall:
         time = last if self.accepts("logits_to_keep") else tokens.shape[1]
         return logits_of(output, len(tokens), time)[:, -last:], output
 
+    def logits_without_cache(self, tokens: Tensor, last: int) -> Tensor:
+        """The logits after each of the last tokens of some rows `(batch, last, vocabulary)`."""
+        logits, _ = self.last_logits(tokens, last=last, use_cache=False, attention_mask=torch.ones_like(tokens))
+        return logits
+
     def at_once(self, tokens: Sequence[int], last: int) -> Tensor:
         """The logits after each of the last tokens of one row, with no cache at all."""
-        ids = self.ids(tokens)
-        logits, _ = self.last_logits(ids, last=last, use_cache=False, attention_mask=torch.ones_like(ids))
-        return logits[0]
+        return self.logits_without_cache(self.ids(tokens), last)[0]
 
     def ids(self, tokens: Sequence[int]) -> Tensor:
         """A prompt as a batch of one row.

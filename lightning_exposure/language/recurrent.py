@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ModelError
-from lightning_exposure.language.models import device_of, evaluating, logits_of
+from lightning_exposure.language.models import device_of, evaluating, logits_in_layout
 from lightning_exposure.language.states import (
     State,
     batch_dimensions,
@@ -28,9 +28,13 @@ class RecurrentAdapter:
     each tensor is the batch is found by running a batch of two and one of three.
 
     Args:
-        module: The model.
+        module: The model. Its logits may be flattened to `(batch * time, vocabulary)`, or be those of the last
+            position alone.
         state_argument: The name of forward's argument that takes the state; None: the second one.
-        initial_state: Makes the state for a batch of the given size, for a forward that cannot do without one.
+        initial_state: Makes the state for a batch of the given size, for a forward that cannot do without one; such as
+            the method `init_hidden` of many modules.
+        time_first: Whether forward takes token ids `(time, batch)` and gives logits in the same order, as `nn.LSTM`
+            does without `batch_first=True`.
 
     Example:
         >>> class Model(nn.Module):
@@ -53,12 +57,14 @@ class RecurrentAdapter:
         *,
         state_argument: str | None = None,
         initial_state: Callable[[int], State] | None = None,
+        time_first: bool = False,
     ) -> None:
         self._module = module
+        self._time_first = time_first
         self._state_argument = state_argument
         self._initial_state = initial_state
         with evaluating(module):
-            of_two, of_three = (self.read(self._zeros(batch, 2), self._first(batch))[1] for batch in (2, 3))
+            of_two, of_three = (self.read(self._zeros(batch, 2), self.first(batch))[1] for batch in (2, 3))
         self._dimensions = batch_dimensions(of_two, of_three)
         for tensor, dimension in zip(tensors_of(of_two), _ints(self._dimensions), strict=True):
             if dimension < 0:
@@ -73,10 +79,15 @@ class RecurrentAdapter:
         """The module that reads."""
         return self._module
 
+    @property
+    def time_first(self) -> bool:
+        """Whether the module is given token ids `(time, batch)`."""
+        return self._time_first
+
     def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
         """Read a prompt from the initial state."""
         prompt = torch.tensor([list(tokens)], dtype=torch.long, device=device_of(self._module))
-        logits, state = self.read(prompt, self._first(1))
+        logits, state = self.read(prompt, self.first(1))
         return logits[:, -1], state
 
     def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
@@ -99,14 +110,23 @@ class RecurrentAdapter:
     def _zeros(self, batch: int, time: int) -> Tensor:
         return torch.zeros(batch, time, dtype=torch.long, device=device_of(self._module))
 
-    def _first(self, batch: int) -> State | None:
+    def first(self, batch: int) -> State | None:
+        """The state before the first token, for some rows; None: the module makes it itself."""
         return self._initial_state(batch) if self._initial_state is not None else None
 
+    def at_once(self, tokens: Tensor) -> Tensor:
+        """The logits `(batch, time, vocabulary)` of one pass over rows from the initial state, or the last ones."""
+        return self.read(tokens, self.first(len(tokens)))[0]
+
     def read(self, tokens: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Read several tokens `(batch, time)` from a state; None: from the initial one."""
+        """Read several tokens `(batch, time)` from a state; None: from one that the module makes itself.
+
+        Returns:
+            The logits `(batch, time, vocabulary)`, or those of the last position alone, and the state.
+        """
         output = self._call(tokens, state)
-        logits = logits_of(output, *tokens.shape)
         after = output[1] if isinstance(output, (tuple, list)) and len(output) > 1 else None
+        logits = logits_in_layout(output, *tokens.shape, time_first=self._time_first)
         if not holds_tensors(after):
             raise ModelError(
                 f"forward of {type(self._module).__name__} returned no state beside its logits; RecurrentAdapter "
@@ -116,6 +136,7 @@ class RecurrentAdapter:
         return logits, after
 
     def _call(self, tokens: Tensor, state: State | None) -> Any:
+        tokens = (tokens.T if self._time_first else tokens).contiguous()
         if state is None:
             return self._module(tokens)
         if self._state_argument is None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ArgumentError, ExposureError, ModelError
+from lightning_exposure.language.changes import spread, typical
 from lightning_exposure.language.decoder_caches import CachedDecoder
 from lightning_exposure.language.encoder_decoders import HuggingFaceReader, Reader, read, reader_of
 from lightning_exposure.language.models import device_of, evaluating
@@ -85,11 +86,46 @@ class Seq2SeqAdapter:
         """The token that targets begin with."""
         return self._start
 
+    @property
+    def rereads(self) -> bool:
+        """Whether a step is a pass over the whole target."""
+        return not self.keeps_state
+
+    def at_once(self, tokens: Tensor) -> Tensor:
+        """The logits `(batch, time, vocabulary)` of one pass of the decoder over targets, put after the start token."""
+        memory = self._reader.expand(_encode(self._reader, self._source), len(tokens))
+        begun = torch.cat([torch.full_like(tokens[:, :1], self._start), tokens], dim=1)
+        return read(self._reader, begun, memory)[:, 1:]
+
+    def try_out(self, root: Sequence[int], paths: Sequence[Sequence[int]], /) -> bool:
+        """Read targets to their ends in steps and at once; if that is not the same, everything is read again each time.
+
+        Args:
+            root: The tokens before the secrets.
+            paths: The tokens of some secrets, as long as the longest.
+
+        Returns:
+            False: it does not show that no token sees those after it.
+        """
+        if self.keeps_state and len(paths[0]) > 0:
+            prompt, memory = self._prompt(root), _encode(self._reader, self._source)
+            tokens = torch.tensor([[*prompt, *path] for path in paths[:3]], device=device_of(self.module))
+            truth = read(self._reader, tokens, self._reader.expand(memory, 3))[:, -1]
+            try:
+                self.keeps_state = _reads_in_parts(self._inner, memory, tokens, truth, begin=len(prompt))
+            except _TROUBLE:
+                self.keeps_state = False
+            if not self.keeps_state:
+                self._inner = _Recomputed(_Conditioned(self._reader, memory))
+        return False
+
+    def _prompt(self, tokens: Sequence[int]) -> list[int]:
+        begun = list(tokens[:1]) == [self._start]
+        return list(tokens) if begun else [self._start, *tokens]
+
     def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
         """Read the source, and the beginning of the target."""
-        begun = list(tokens[:1]) == [self._start]
-        prompt = list(tokens) if begun else [self._start, *tokens]
-        return self._inner.start(prompt, _encode(self._reader, self._source))
+        return self._inner.start(self._prompt(tokens), _encode(self._reader, self._source))
 
     def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
         """Read one more token in each row."""
@@ -251,19 +287,29 @@ def _trial(reader: Reader, memory: State, start: int) -> tuple[Tensor, Tensor]:
     return tokens, read(reader, tokens, reader.expand(memory, 3))[:, -1]
 
 
-def _reads_in_parts(inner: _Stepping, memory: State, tokens: Tensor, truth: Tensor) -> bool:
-    """Whether steps from a state give what reading at once gives, also in rows that are chosen and put together."""
-    _, state = inner.start(tokens[0, :1].tolist(), memory)
+def _reads_in_parts(inner: _Stepping, memory: State, tokens: Tensor, truth: Tensor, begin: int = 1) -> bool:
+    """Whether steps from a state give what reading at once gives, also in rows that are chosen and put together.
+
+    Args:
+        inner: What steps.
+        memory: Of the source.
+        tokens: Three targets, all with the same beginning.
+        truth: The logits after each of them, read at once.
+        begin: How many tokens the beginning has.
+    """
+    _, state = inner.start(tokens[0, :begin].tolist(), memory)
     state = inner.select(state, torch.zeros(3, dtype=torch.long, device=tokens.device))
-    _, state = inner.step(state, tokens[:, 1])
+    logits, state = inner.step(state, tokens[:, begin])
     state = inner.concatenate([inner.select(state, torch.tensor(rows, device=tokens.device)) for rows in ([2, 0], [1])])
     order = torch.tensor([2, 0, 1], device=tokens.device)
-    for column in tokens[order, 2:].T:
+    logits = logits[order]
+    for column in tokens[order, begin + 1 :].T:
         logits, state = inner.step(state, column)
     truth = truth[order]
     # Beside rounding, an error must be small beside the difference that it makes what was read: in an untrained model
     # that may be very little.
-    rounding = min(0.05, 128.0 * torch.finfo(truth.dtype).eps) * max(1.0, float(truth.abs().max()))
+    eps = torch.finfo(truth.dtype).eps
+    rounding = min(0.05, 128.0 * eps) * max(1.0, spread(truth)) + 4.0 * eps * typical(truth)
     difference = float((truth - truth.roll(1, dims=0)).abs().max())
     return logits.shape == truth.shape and bool((logits - truth).abs().max() <= rounding + 1e-3 * difference)
 

@@ -224,13 +224,14 @@ class Spelling:
             boundaries = [b for b in boundaries if not self._texts.reaches_over(b.position, states)]
         # No token reaches over a cut, so that what stands before the last one does not matter.
         cuts = [boundary for boundary in boundaries if is_cut(self._bytes, boundary.state)]
-        if cuts and cuts[-1] == boundaries[-1]:
-            return cuts[-1]
+        if not boundaries or (cuts and cuts[-1] == boundaries[-1]):
+            return cuts[-1] if cuts else None
         start = cuts[-1].state if cuts else self._texts.start
         near = Vocabulary(self._lexicon.pieces, alphabet_of(self._bytes, start))
         longest = max(map(len, near.texts.values()), default=1)
         for boundary in reversed(boundaries):
-            before = b"".join([self._lexicon.pieces[token] or b"" for token in spelt[: boundary.tokens]])[-longest:]
+            nearby = spelt[max(0, boundary.tokens - longest) : boundary.tokens]
+            before = b"".join([self._lexicon.pieces[token] or b"" for token in nearby])[-longest:]
             if (
                 boundary.position == 0
                 or boundary in cuts

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.language.models import device_of, logits_of
+from lightning_exposure.language.models import device_of, logits_in_layout
 
 _LOGITS_AT_ONCE = 2**26
 """How many logits one call may make: a forward gives them for every position, and only the last is wanted."""
@@ -30,6 +30,7 @@ class StatelessAdapter:
     Args:
         module: The model.
         context: How many of the last tokens the model is given; None: all of them.
+        time_first: Whether forward takes token ids `(time, batch)` and gives logits in the same order.
 
     Example:
         >>> adapter = StatelessAdapter(nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9)), context=8)
@@ -38,17 +39,28 @@ class StatelessAdapter:
         (torch.Size([1, 9]), [[1, 2, 3]])
     """
 
-    def __init__(self, module: nn.Module, *, context: int | None = None) -> None:
+    def __init__(self, module: nn.Module, *, context: int | None = None, time_first: bool = False) -> None:
         if context is not None and (not isinstance(context, int) or context < 1):
             raise ArgumentError(f"context is {context!r}; expected a number of tokens of at least 1, or None for all.")
         self._module = module
         self._context = context
+        self._time_first = time_first
         self._vocabulary: int | None = None
 
     @property
     def module(self) -> nn.Module:
         """The module that reads."""
         return self._module
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a step is a pass over all tokens."""
+        return True
+
+    @property
+    def longest(self) -> int | None:
+        """The largest number of tokens that the model is given."""
+        return self._context
 
     @property
     def context(self) -> int | None:
@@ -104,9 +116,17 @@ class StatelessAdapter:
     def _read_equal(self, ids: Tensor) -> Tensor:
         """The last logits of rows of one length, in as many calls as keep the logits of a call small."""
         if self._vocabulary is None:  # one row tells
-            self._vocabulary = self._last_logits(ids[:1]).shape[-1]
+            logits = self._last_logits(ids[:1])
+            self._vocabulary = logits.shape[-1]
+            if len(ids) == 1:
+                return logits
         rows = max(1, _LOGITS_AT_ONCE // (ids.shape[1] * self._vocabulary))
         return torch.cat([self._last_logits(part) for part in torch.split(ids, rows)])
 
+    def at_once(self, tokens: Tensor) -> Tensor:
+        """The logits `(batch, time, vocabulary)` of one pass over rows, or those of the last position alone."""
+        given = (tokens.T if self._time_first else tokens).contiguous()  # some modules ask for a view of their ids
+        return logits_in_layout(self._module(given), *tokens.shape, time_first=self._time_first)
+
     def _last_logits(self, ids: Tensor) -> Tensor:
-        return logits_of(self._module(ids), *ids.shape)[:, -1]
+        return self.at_once(ids)[:, -1]

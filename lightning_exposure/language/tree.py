@@ -26,6 +26,7 @@ from lightning_exposure.language.row_memory import bytes_of_row
 from lightning_exposure.language.spelling import Spelling
 from lightning_exposure.language.states import State
 from lightning_exposure.language.tokenizers import Tokenizer
+from lightning_exposure.language.trial import try_on
 
 if TYPE_CHECKING:
     from lightning_exposure.secrets import SecretFormat
@@ -109,6 +110,9 @@ class SecretTree:
     The tree never changes the model. While it works the module is in eval mode and without gradients; afterwards
     every submodule is in the mode it was in. It keeps no results, so it can be walked again after more training.
 
+    When it is made it tries the model on some of the secrets, and refuses one that is not what it seems: that sees
+    tokens to come, shifts its input, takes time for the batch, is never the same twice, or returns probabilities.
+
     Args:
         model: A module that maps token ids `(batch, time)` to logits `(batch, time, vocabulary)`, with or without a
             recurrent state; or a `StepModel`, where no adapter fits by itself.
@@ -117,6 +121,9 @@ class SecretTree:
             tokenizer of `transformers` or `tokenizers`.
         context: For a model without a state: how many of the last tokens it is given; None: all.
         batch_size: The largest number of nodes the model reads at once.
+
+    Raises:
+        ModelError: No adapter fits, or the model is not what it seems.
 
     Example:
         >>> from lightning_exposure import SecretFormat
@@ -144,6 +151,7 @@ class SecretTree:
         self.automaton = self.spelling.automaton
         self.model = step_model(model, context=context)
         self.batch_size = batch_size
+        self._trouble = try_on(self.model, self.spelling)
 
     def __repr__(self) -> str:
         """Format, size and model."""
@@ -201,8 +209,11 @@ class SecretTree:
         """Read the prompt and give the first tokens of all secrets; counts as one expansion."""
         with evaluating(self.model.module):
             logits, state = self.model.start(self.spelling.root)
+        logits = self._checked(logits, 1)
+        if self._trouble is not None:
+            raise self._trouble
         start = np.full(1, self.automaton.start, dtype=np.int64)
-        return self._children(state, self._checked(logits, 1), start, np.zeros(1), _no_path(1), bound)
+        return self._children(state, logits, start, np.zeros(1), _no_path(1), bound)
 
     def expand(self, nodes: Nodes, bound: float = math.inf) -> Children:
         """Read the token of each node and give all their children.

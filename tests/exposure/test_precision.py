@@ -79,7 +79,7 @@ class TestPrecision:
             return [0.9 if "123456".startswith(f"{prefix}{digit}") else 0.01 for digit in range(10)]
 
         tree = SecretTree(Table(CHARS, digits), SecretFormat("n ######"), CHARS)
-        known, unknown = measure_exposure(tree, ["n 123456", "n 887799"], precision=2.0)
+        known, _ = measure_exposure(tree, ["n 123456", "n 887799"], precision=2.0)
         assert (known.method, known.rank) == ("exact", 1)
         assert known.expansions < 5_000
 

@@ -108,6 +108,20 @@ def two_way_bert() -> Any:
     return build(hf.BertConfig(**_SIZES, is_decoder=False))
 
 
+def xlnet() -> Any:
+    """Reads in both directions when nobody says in which order."""
+    sizes = {"vocab_size": CHARS.vocab_size, "d_model": 16, "n_layer": 2, "n_head": 2, "d_inner": 32}
+    return build(hf.XLNetConfig(**sizes, bos_token_id=0, eos_token_id=0, pad_token_id=0))
+
+
+def phi3(*, original: int = 16, **options: Any) -> Any:
+    """Other frequencies of positions for texts longer than `original`, in all of their positions."""
+    factors = {"short_factor": [1.0, 1.0], "long_factor": [4.0, 9.0]}
+    limit = {"original_max_position_embeddings": original}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0, **limit, **factors}
+    return build(hf.Phi3Config(**_SIZES, **_GROUPS, **limit, rope_parameters=rope, **options))
+
+
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "gpt2": (gpt2, "attention"),
     "llama": (llama, "attention"),
@@ -120,7 +134,6 @@ MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "llama4": (llama4, "cache"),
     "mamba": (mamba, "state"),
     "rwkv": (rwkv, "recompute"),
-    "two-way bert": (two_way_bert, "recompute"),
 }
 """Models by name, and the way in which each can be read on."""
 

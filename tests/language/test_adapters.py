@@ -100,7 +100,8 @@ def test_a_state_that_does_not_carry_what_was_read_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda logits: logits[:, -1:], r"shape \(2, 1, 14\) for token ids of shape \(2, 3\)"),
+        (lambda logits: logits[:, :2], r"shape \(2, 2, 14\) for token ids of shape \(2, 3\)"),
+        (lambda logits: {"scores": logits}, r"returned dict with 'scores' without logits"),
         (lambda logits: logits.transpose(0, 1), r"shape \(3, 2, 14\)"),
         (lambda logits: logits[..., 0], r"shape \(2, 3\)"),
         (lambda logits: "text", "returned str without logits"),

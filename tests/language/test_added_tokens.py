@@ -131,7 +131,7 @@ class TestTheTreeHoldsEverySecretOnce:
         assert_holds_every_secret_once(Spelling(format, tokenizer), format, tokenizer)
 
     def test_of_a_token_that_is_found_in_another_case_only(self) -> None:
-        """The token "PIN" becomes "pin", and is found in texts without a capital letter: no count of paths would show it."""
+        """The token "PIN" becomes "pin", found in texts without a capital letter: no count of paths would show it."""
         tokenizer = with_added("byte-level BPE", AddedToken("PIN", normalized=True))
         tokenizer.normalizer = normalizers.Lowercase()
         format = SecretFormat("my word {a}{b}{c}", a=list("pqi"), b=list("in"), c=list("nx"))

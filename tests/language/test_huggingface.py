@@ -20,7 +20,7 @@ from lightning_exposure.language import StatelessAdapter
 from lightning_exposure.language.huggingface import HuggingFaceAdapter
 from lightning_exposure.walks import best_first, score
 from tests import oracle
-from tests.language.hf_models import CHARS, MODELS, Logits, build, gpt2, llama, mamba, mistral
+from tests.language.hf_models import CHARS, MODELS, Logits, build, gpt2, llama, mamba, mistral, phi3
 
 PIN = SecretFormat("my pin is #-#")
 
@@ -44,10 +44,7 @@ def test_every_secret_costs_what_a_full_pass_gives(name: str) -> None:
     assert isinstance(tree.model, HuggingFaceAdapter)
     assert tree.model.way == way
     assert (tree.model.why is None) == (way == "attention")
-    if name == "two-way bert":  # every token is predicted by a pass of its own
-        expected = oracle.costs(Logits(model), PIN, CHARS, context=1000)
-    else:
-        expected = oracle.costs(Logits(model), PIN, CHARS)
+    expected = oracle.costs(Logits(model), PIN, CHARS)
     given = score(tree, list(expected)).costs
     assert np.ptp(given) > 1.0  # secrets differ, or nothing would be shown
     np.testing.assert_allclose(given, list(expected.values()), rtol=0, atol=1e-4)
@@ -477,3 +474,52 @@ def test_no_global_random_state_is_touched() -> None:
     before = torch.get_rng_state()
     score(SecretTree(model, PIN, CHARS), ["my pin is 1-3"])
     assert torch.equal(before, torch.get_rng_state())
+
+
+class TestTheTrialReachesTheLongestSecret:
+    """What a model does may change with the length of a text, beyond what the prompt and a few more tokens show."""
+
+    LONG = SecretFormat("my pin is ####-####")  # 10 tokens and 9 more
+
+    def test_longrope_across_its_limit_is_read_as_its_own_generation_does(self) -> None:
+        model = phi3(original=16)
+        tree = SecretTree(model, self.LONG, CHARS)
+        assert tree.model.way == "recompute"  # type: ignore[attr-defined]
+        assert "10 + 8 tokens read in parts give other logits" in str(tree.model.why)  # type: ignore[attr-defined]
+        secrets = self.LONG.sample(5, seed=0)
+        right = [oracle.cost(Logits(model), CHARS.encode(text), 10, context=1000) for text in secrets]
+        np.testing.assert_allclose(score(tree, secrets).costs, right, rtol=0, atol=1e-4)
+
+    @pytest.mark.parametrize("original", [9, 32])
+    def test_longrope_that_is_not_crossed_within_a_secret_is_read_fast(self, original: int) -> None:
+        model = phi3(original=original)
+        tree = SecretTree(model, self.LONG, CHARS)
+        assert tree.model.way == "attention"  # type: ignore[attr-defined]
+        secrets = self.LONG.sample(5, seed=0)
+        right = [oracle.cost(Logits(model), CHARS.encode(text), 10) for text in secrets]
+        np.testing.assert_allclose(score(tree, secrets).costs, right, rtol=0, atol=1e-4)
+
+    @pytest.mark.parametrize("way", ["attention", "cache"])
+    def test_a_way_that_was_asked_for_and_is_wrong_there_is_refused(self, way: str) -> None:
+        tree = SecretTree(HuggingFaceAdapter(phi3(original=16), way=way), self.LONG, CHARS)
+        with pytest.raises(ModelError, match=rf"way that was asked for: {way}: 10 \+ 8 tokens.*Leave way out"):
+            score(tree, ["my pin is 1234-5678"])
+
+    def test_a_window_that_no_config_names_is_noticed_behind_a_short_prompt(self) -> None:
+        model = gpt2()
+        for block in model.transformer.h:
+            block.attn = HiddenWindow(block.attn)
+        format = SecretFormat("pin ####-####")  # the window of ten tokens is left near the end
+        tree = SecretTree(model, format, CHARS)
+        assert tree.model.way == "recompute"  # type: ignore[attr-defined]
+        assert SecretTree(model, SecretFormat("pin ###"), CHARS).model.way == "attention"  # type: ignore[attr-defined]
+        secrets = format.sample(5, seed=0)
+        right = [oracle.cost(Logits(model), CHARS.encode(text), 4) for text in secrets]
+        np.testing.assert_allclose(score(tree, secrets).costs, right, rtol=0, atol=1e-4)
+
+    @pytest.mark.parametrize("make", [gpt2, llama])
+    def test_secrets_up_to_the_last_position_are_tried_and_read(self, make: Any) -> None:
+        model = make(max_position_embeddings=18)
+        tree = SecretTree(model, self.LONG, CHARS)  # 19 tokens, of which the last is not read
+        assert tree.model.way == "attention"  # type: ignore[attr-defined]
+        assert score(tree, ["my pin is 1234-5678"]).costs[0] > 0

@@ -13,9 +13,9 @@ import torch
 from lightning_exposure import SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.language.paths import tokens_of
 from lightning_exposure.walks import (
+    Rounding,
     beam,
     best_first,
-    Rounding,
     count_ranks,
     distinct_walks,
     enumerate_leaves,
