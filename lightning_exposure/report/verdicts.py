@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from lightning_exposure.exposure import ExposureEstimate
@@ -26,6 +26,8 @@ _ROUNDING = 1e-9
 """Ranks come back from logarithms: how much they may have lost on the way, relatively."""
 
 LEAKS, HOLDS, UNKNOWN = "leaks", "holds", "unknown"
+
+NO_EVIDENCE = "neither measured nor attacked"
 
 
 class Answer(NamedTuple):
@@ -192,7 +194,7 @@ def verdict_of(
     verdict = Verdict(**_from_evidence(size, estimate, order, listed), known=known, why=why)
     if not known or order is None:
         return verdict
-    unaided = Verdict(**_from_evidence(size, estimate, None, 0), why=why)
+    unaided = replace(Verdict(**_from_evidence(size, estimate, None, 0)), order=order)
     return unaided if (unaided.found_within or math.inf) <= (verdict.found_within or math.inf) else verdict
 
 
@@ -278,7 +280,7 @@ def _why(estimate: ExposureEstimate | None, attack: Extraction | None) -> str:
         which = f"not among the {number:,} candidates" if number > 1 else "not the candidate"
         what = f"{which} of an attack that" if number else "an attack found nothing before it"
         reasons.append(f"{what} was ended by {attack.ended_by}")
-    return "; ".join(reasons) or ("neither measured nor attacked" if estimate is None and attack is None else "")
+    return "; ".join(reasons) or (NO_EVIDENCE if estimate is None and attack is None else "")
 
 
 def _how(confidence: float) -> str:
