@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.report.verdicts import is_certain, is_exact, rank_ends
 
@@ -67,10 +69,10 @@ def gain_text(now: ExposureEstimate, before: ExposureEstimate) -> str:
     >>> exact = ExposureEstimate("a", 29.9, 29.9, 29.9, "exact", 1, 3.0, 29.9, False, 0.95, 9)
     >>> some = ExposureEstimate("a", 2.0, 1.5, 2.5, "importance", 9.1, 3.0, 29.9, False, 0.95, 9)
     >>> gain_text(exact, exact), gain_text(exact, some)
-    ('+0.00', '+27.40 to +28.40')
+    ('+0.0', '+27.4 to +28.4')
     """
     low, high = now.low - before.high, now.high - before.low
-    return f"{low:+.2f}" if low == high else f"{low:+.2f} to {high:+.2f}"
+    return f"{low:+.1f}" if low == high else f"{low:+.1f} to {high:+.1f}"
 
 
 def rank_text(estimate: ExposureEstimate) -> str:
@@ -87,3 +89,14 @@ def rank_text(estimate: ExposureEstimate) -> str:
     if is_certain(estimate):
         return f"{ends.lowest:,}" if ends.lowest == ends.highest else f"{ends.lowest:,} to {ends.highest:,}"
     return f"at most {ends.highest:.3g}"
+
+
+def rounded(number: int, direction: Callable[[float], int]) -> int:
+    """A number with two digits and zeros, in the direction that is safe.
+
+    >>> import math
+    >>> rounded(153_893_052, math.floor), rounded(353_553_390, math.ceil), rounded(17, math.ceil)
+    (150000000, 360000000, 17)
+    """
+    unit: int = 10 ** max(0, len(str(number)) - 2)
+    return direction(number / unit) * unit

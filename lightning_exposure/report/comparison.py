@@ -131,15 +131,24 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """One line for people: does privacy keep the secret in?"""
-        plain_runs = [outcome for outcome in self.outcomes if not outcome.noise]
-        noisy = [outcome for outcome in self.outcomes if outcome.noise]
-        without = f"Without differential privacy the secret {_judged(plain_runs)}"
-        if not plain_runs:
-            without = "Nothing was trained without differential privacy"
-        if not noisy:
-            return f"{without}; nothing was trained with it"
-        least = "" if self.mood != HOLDS else f", not even at epsilon {number(max(o.epsilon for o in noisy))}"
-        return f"{without}; with it, the secret {_judged(noisy)}{least}"
+        return f"{self.without_privacy}; {self.with_privacy[:1].lower()}{self.with_privacy[1:]}"
+
+    @property
+    def without_privacy(self) -> str:
+        """What became of the secret in trainings that promise nothing."""
+        runs = [outcome for outcome in self.outcomes if not outcome.noise]
+        if not runs:
+            return "Nothing was trained without differential privacy"
+        return f"Without differential privacy the secret {_judged(runs)}"
+
+    @property
+    def with_privacy(self) -> str:
+        """What became of it in trainings that promise something."""
+        runs = [outcome for outcome in self.outcomes if outcome.noise]
+        if not runs:
+            return "Nothing was trained with differential privacy"
+        weakest = f", not even at epsilon {number(max(o.epsilon for o in runs))}" if self.mood == HOLDS else ""
+        return f"With differential privacy the secret {_judged(runs)}{weakest}"
 
     @property
     def mood(self) -> str:
@@ -207,15 +216,9 @@ def number(value: float) -> str:
 
 
 def _judged(outcomes: Sequence[Outcome]) -> str:
-    """What can be said of the secret in these trainings.
-
-    >>> _judged([])
-    'is in no training'
-    """
+    """What can be said of the secret in these trainings."""
     by_mood = {mood: [o.verdict for o in outcomes if o.verdict.mood == mood] for mood in (LEAKS, HOLDS, UNKNOWN)}
     of = f"of {len(outcomes)} {'training' if len(outcomes) == 1 else 'trainings'}"
-    if not outcomes:
-        return "is in no training"
     if by_mood[LEAKS]:
         words = found_in_words(by_mood[LEAKS])
         several = len({verdict.found_within for verdict in by_mood[LEAKS]}) > 1

@@ -52,12 +52,12 @@ def write_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> Pa
 
 def render(comparison: Comparison) -> str:
     """The page as a string."""
-    headline, _, remarks = comparison.verdict.partition("; ")
     glossary = [*_TERMS, *(pair for pair in contents.GLOSSARY if pair[0] in _SHARED)]
     return render_page(
         "comparison.html",
-        verdict=headline,
-        remarks=remarks[:1].upper() + remarks[1:],
+        # The colour is that of the trainings with privacy, and so is what stands first.
+        verdict=comparison.with_privacy,
+        remarks=f"{comparison.without_privacy}.",
         mood=comparison.mood,
         meaning=[
             "The same model was trained on the same text with the same secret in it, once for each row below. What "

@@ -10,10 +10,19 @@ from typing import Any
 
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import Candidate, Extraction
-from lightning_exposure.report.amounts import exposure_text, gain_text, rests_on
+from lightning_exposure.report.amounts import exposure_text, gain_text, rests_on, rounded
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.summary import listed
-from lightning_exposure.report.verdicts import HOLDS, LEAKS, UNKNOWN, Verdict, joint_mood, rank_ends, ruled_out_in_words
+from lightning_exposure.report.verdicts import (
+    HOLDS,
+    LEAKS,
+    UNKNOWN,
+    Verdict,
+    is_certain,
+    joint_mood,
+    rank_ends,
+    ruled_out_in_words,
+)
 from lightning_exposure.secrets import Canary
 
 CANDIDATES_SHOWN = 20
@@ -244,11 +253,14 @@ def _guesses_in_words(canary: Canary, estimate: ExposureEstimate) -> str:
     if ends is None:
         guesses = f"about {estimate.rank:,.0f}"
     elif estimate.is_bound:
-        guesses = f"at most {ends.highest:,}"
+        guesses = f"at most {rounded(ends.highest, math.ceil):,}"
     elif ends.lowest == ends.highest:
         guesses = f"{ends.lowest:,}"
-    else:
+    elif is_certain(estimate):
         guesses = f"{ends.lowest:,} to {ends.highest:,}"
+    else:  # no more digits than a sample has, rounded to the safe side
+        sure = f"with {100 * estimate.confidence:.4g}% confidence"
+        guesses = f"{rounded(ends.lowest, math.floor):,} to {rounded(ends.highest, math.ceil):,} {sure}"
     return (
         f"The most exposed secret is {canary.id}, with {exposure}: whoever guesses in the order of the model's "
         f"preference comes to it with guess number {guesses}, of {canary.format.size:,} possible ones."

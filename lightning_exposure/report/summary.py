@@ -53,7 +53,7 @@ def _of_secrets(secrets: Sequence[Canary], verdicts: Mapping[str, Verdict]) -> l
     if all(verdicts[key].why == NO_EVIDENCE for key in open_ones) and not by_mood[HOLDS]:
         return ["Nothing is known: no exposure was measured, and no attack was made"]
     are = "is" if len(open_ones) == 1 else "are"
-    return [f"Unknown: {len(open_ones):,} {of} {are} neither extracted nor ruled out", listed(open_ones)]
+    return [f"{len(open_ones):,} {of} {are} neither extracted nor ruled out", f"unknown: {listed(open_ones)}"]
 
 
 def listed(names: Iterable[str]) -> str:
