@@ -124,11 +124,11 @@ def main() -> None:
     trainer.fit(module, data)
 
     for measurement in exposure.history:
-        bits = ", ".join(f"{name} {estimate.bits:.1f}" for name, estimate in measurement.estimates.items())
+        found = measurement.estimates.items()
+        # A sample leaves an interval, and sometimes no more than a bound.
+        bits = ", ".join(f"{name} {estimate.low:.1f} to {estimate.high:.1f}" for name, estimate in found)
         print(f"epoch {measurement.epoch}: loss {measurement.train_loss:.3f}, exposure in bits: {bits}")
-    for found in attack.extractions.values():
-        proof = "proven: no other is likelier" if found.optimal else f"not proven, ended by {found.ended_by}"
-        print(f"extracted: {', '.join(attack.extracted) or 'none'} ({proof})")
+    print(f"extracted: {'; '.join(f'{name}: {verdict}' for name, verdict in attack.verdicts.items())}")
     print(f"{time.perf_counter() - start:.0f} seconds")
 
 

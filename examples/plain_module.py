@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lightning_exposure import CanarySet, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.data import inject
 from lightning_exposure.language import CharTokenizer
+from lightning_exposure.report import verdict_of
 
 WINDOW = 64
 
@@ -63,12 +64,15 @@ def main() -> None:
     train(model, torch.tensor(tokenizer.encode(text)), epochs=1 if fast else 10)
 
     tree = SecretTree(model, pin, tokenizer)
-    for estimate in measure_exposure(tree, canaries.texts):
+    estimates = measure_exposure(tree, canaries.texts)
+    for estimate in estimates:
         print(estimate)
     found = extract(tree, top_k=3)
     for candidate in found.candidates:
         name = next((canary.id for canary in canaries if canary.text == candidate.text), "no canary")
         print(f"{candidate.order}. {candidate.text!r}: {candidate.bits:.2f} bits, {name}")
+    for canary, estimate in zip(canaries, estimates, strict=True):
+        print(f"{canary.id}: {verdict_of(canary.text, pin.size, estimate, found)}")
     print("No other secret is more likely: proven." if found.optimal else f"Not proven: ended by {found.ended_by}.")
 
 

@@ -8,14 +8,17 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_exposure.callbacks.exposure import ExposureCallback
 from lightning_exposure.callbacks.progress import Update, status
 from lightning_exposure.callbacks.quiet import quiet
 from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, only_one_with_this_name, say
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import Extraction, check_settings, extract
 from lightning_exposure.language import SecretTree, Tokenizer
 from lightning_exposure.report import wandb as to_wandb
-from lightning_exposure.report.tables import extraction_rows, extraction_table
+from lightning_exposure.report.tables import extraction_rows, extraction_table, verdict_rows, verdict_table
+from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import Canary, CanarySet
 
 _LEAST: dict[str, dict[str, int]] = {
@@ -31,7 +34,11 @@ class ExtractionCallback(Callback):
     """Attacks the model at the end of the training: one attack per format of the canaries.
 
     Logs a table of what was found, its bits, whether it is a canary, whether it is proven to be the best there is, and
-    the number of expansions; and the numbers `extraction/extracted` (canaries found) and `extraction/expansions`.
+    the number of expansions; a table of how many guesses find each canary; and the numbers `extraction/extracted`
+    (canaries among the candidates) and `extraction/expansions`.
+
+    A canary that is not among the candidates may still be found with more guesses. How many follows from its rank,
+    which is known if an `ExposureCallback` of the same Trainer has measured the very weights that are attacked.
 
     Args:
         canaries: What was inserted in the training data.
@@ -48,6 +55,7 @@ class ExtractionCallback(Callback):
 
     Attributes:
         extractions: The newest attack, by format name.
+        estimates: The exposures of the model that was attacked, by canary id, where another callback measured them.
 
     Example:
         >>> from lightning_exposure import CanarySet, SecretFormat
@@ -79,6 +87,7 @@ class ExtractionCallback(Callback):
         self.every_n_epochs = every_n_epochs
         self.name = name
         self.extractions: dict[str, Extraction] = {}
+        self.estimates: dict[str, ExposureEstimate] = {}
         self._top_k = top_k
         self._verbose = verbose
         self._settings = settings
@@ -94,9 +103,21 @@ class ExtractionCallback(Callback):
 
     @property
     def extracted(self) -> list[str]:
-        """The ids of the canaries that the newest attack found."""
-        found = {candidate.text for attack in self.extractions.values() for candidate in attack.candidates}
-        return [canary.id for canary in self.canaries if canary.text in found]
+        """The ids of the canaries among the candidates of the newest attack; of the others, `verdicts` tells more."""
+        return [key for key, verdict in self.verdicts.items() if verdict.order is not None]
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """How many guesses find each canary, by its id."""
+        return {
+            canary.id: verdict_of(
+                canary.text,
+                canary.format.size,
+                self.estimates.get(canary.id),
+                self.extractions.get(canary.format.name),
+            )
+            for canary in self.canaries
+        }
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work before any training is paid for."""
@@ -136,15 +157,19 @@ class ExtractionCallback(Callback):
         if trainer.is_global_zero:
             self._send_tables(trainer)
             if self._verbose:
-                say(trainer, extraction_table(self.extractions, self.canaries))
+                say(trainer, self._in_words())
 
     def state_dict(self) -> dict[str, Any]:
         """The newest attack, as plain values."""
-        return {"extractions": {name: attack.to_dict() for name, attack in self.extractions.items()}}
+        return {
+            "extractions": {name: attack.to_dict() for name, attack in self.extractions.items()},
+            "estimates": {key: estimate.to_dict() for key, estimate in self.estimates.items()},
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What `state_dict` gave."""
         self.extractions = {name: Extraction.from_dict(fields) for name, fields in state_dict["extractions"].items()}
+        self.estimates = {key: ExposureEstimate(**fields) for key, fields in state_dict.get("estimates", {}).items()}
 
     def _attack(self, trainer: Trainer, module: LightningModule) -> None:
         if self._attacked_at == trainer.global_step:
@@ -153,6 +178,15 @@ class ExtractionCallback(Callback):
         with quiet(module), status(trainer, f"extraction: {self.algorithm}") as update:
             found = self._trees.map(trainer, lambda tree, canaries: self._attack_format(tree, canaries, update))
         self.extractions = {format.name: attack for format, attack in found.items()}
+        self.estimates = self._measured_now(trainer)
+
+    def _measured_now(self, trainer: Trainer) -> dict[str, ExposureEstimate]:
+        """Exposures of our canaries in the weights as they are: a measurement of an earlier step says nothing here."""
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        others = [callback for callback in callbacks if isinstance(callback, ExposureCallback) and callback.history]
+        newest = [other.history[-1] for other in others if other.history[-1].step == trainer.global_step]
+        by_text = {estimate.secret: estimate for found in newest for estimate in found.estimates.values()}
+        return {canary.id: by_text[canary.text] for canary in self.canaries if canary.text in by_text}
 
     def _attack_format(self, tree: SecretTree, canaries: Sequence[Canary], update: Update) -> Extraction:
         def progress(expansions: int, open_nodes: int, best: float) -> None:
@@ -173,9 +207,13 @@ class ExtractionCallback(Callback):
             f"{self.name}/expansions": float(sum(attack.expansions for attack in self.extractions.values())),
         }
 
+    def _in_words(self) -> str:
+        return f"{extraction_table(self.extractions, self.canaries)}\n\n{verdict_table(self.verdicts)}"
+
     def _send_tables(self, trainer: Trainer) -> None:
         for logger in loggers_named(trainer, "WandbLogger"):
             to_wandb.log_extractions(logger.experiment, extraction_rows(self.extractions, self.canaries), self.name)
+            to_wandb.log_verdicts(logger.experiment, verdict_rows(self.verdicts), self.name)
         for logger in loggers_named(trainer, "TensorBoardLogger"):
-            text = extraction_table(self.extractions, self.canaries)
+            text = self._in_words()
             logger.experiment.add_text(f"{self.name}/table", f"<pre>{text}</pre>", trainer.global_step)

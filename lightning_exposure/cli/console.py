@@ -17,8 +17,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lightning_exposure.cli.arguments import PROGRAM
 from lightning_exposure.exposure import ExposureEstimate, PoorFitWarning
+from lightning_exposure.report.amounts import exposure_text, rank_text
 from lightning_exposure.report.fields import plain
 from lightning_exposure.report.tables import text_table
+from lightning_exposure.report.verdicts import Verdict, is_exact
 
 _LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")
 
@@ -98,34 +100,21 @@ def search_progress(update: Callable[[str], None]) -> Callable[[int, int, float]
     return progress
 
 
-def interval_cell(estimate: ExposureEstimate) -> str:
-    """The interval, or that there is none to speak of."""
-    return "exact" if estimate.low == estimate.high else f"[{estimate.low:.2f}, {estimate.high:.2f}]"
-
-
-def rank_cell(rank: int | float) -> str:
-    """A rank: all digits if it is exact, about three if it is estimated.
-
-    >>> rank_cell(1234567), rank_cell(1234567.8)
-    ('1,234,567', 'about 1.23e+06')
-    """
-    return f"{rank:,}" if isinstance(rank, int) else f"about {rank:.3g}"
-
-
-def exposure_table(names: Sequence[str], estimates: Sequence[ExposureEstimate]) -> str:
-    """Estimates under their headings, one line each."""
+def exposure_table(names: Sequence[str], estimates: Sequence[ExposureEstimate], verdicts: Sequence[Verdict]) -> str:
+    """Estimates under their headings, one line each, and how many guesses find the secret."""
     rows = [
         (
             name or "-",
             estimate.secret,
-            f"{'>= ' if estimate.is_bound else ''}{estimate.bits:.2f}",
-            interval_cell(estimate),
+            exposure_text(estimate, 2, ">= "),
+            "exact" if is_exact(estimate) else f"[{estimate.low:.2f}, {estimate.high:.2f}]",
             f"{estimate.size_bits:.2f}",
-            rank_cell(estimate.rank),
+            rank_text(estimate),
+            verdict.short,
             f"{estimate.log_perplexity:.2f}",
             estimate.method,
         )
-        for name, estimate in zip(names, estimates, strict=True)
+        for name, estimate, verdict in zip(names, estimates, verdicts, strict=True)
     ]
-    headings = ("canary", "secret", "exposure", "interval", "of at most", "rank", "log-perplexity", "method")
+    headings = ("canary", "secret", "exposure", "interval", "of at most", "rank", "guesses", "log-perplexity", "method")
     return text_table(headings, rows)

@@ -11,7 +11,8 @@ from lightning_exposure.cli.console import hushed, say, say_json, search_progres
 from lightning_exposure.cli.runs import TrainedModel, load_model, make_format
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.extraction import ALGORITHMS, CERTAIN, Extraction, extract
-from lightning_exposure.report.tables import extraction_table
+from lightning_exposure.report.tables import extraction_table, verdict_table
+from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import CanarySet, SecretFormat
 
 _INTERRUPTED = 130
@@ -61,11 +62,17 @@ def run(arguments: Sequence[str]) -> int:
             found[format_.name] = _attack(trained, format_, options, top_k, settings)
             if found[format_.name].ended_by == "interrupt":
                 break
+    verdicts = {
+        format_.name: _verdicts(format_, found[format_.name], canaries) for format_ in formats if format_.name in found
+    }
     if options.json:
         ids = {canary.text: canary.id for canary in canaries}
-        say_json({name: _with_canaries(attack, ids) for name, attack in found.items()})
+        say_json({name: _with_canaries(attack, ids, verdicts[name]) for name, attack in found.items()})
     else:
         say(extraction_table(found, canaries))
+        judged = {key: verdict for group in verdicts.values() for key, verdict in group.items()}
+        if judged:
+            say(f"\n{verdict_table(judged)}\n")
         for name, attack in found.items():
             say(f"{name}: {in_words(attack)}")
     return _INTERRUPTED if any(attack.ended_by == "interrupt" for attack in found.values()) else 0
@@ -113,8 +120,18 @@ def _targets(options: Namespace, trained: TrainedModel) -> tuple[CanarySet, list
     return canaries, formats
 
 
-def _with_canaries(attack: Extraction, ids: Mapping[str, str]) -> dict[str, Any]:
-    """An attack as plain values; every candidate says which canary it is, if any."""
+def _verdicts(format: SecretFormat, attack: Extraction, canaries: CanarySet) -> dict[str, Verdict]:
+    """What the attack says of the canaries that it could have found."""
+    return {
+        canary.id: verdict_of(canary.text, format.size, attack=attack)
+        for canary in canaries
+        if format.fits(canary.text)
+    }
+
+
+def _with_canaries(attack: Extraction, ids: Mapping[str, str], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
+    """An attack as plain values; every candidate says which canary it is, if any, and every canary what was found."""
     content = attack.to_dict()
     content["candidates"] = [{**fields, "canary": ids.get(fields["text"])} for fields in content["candidates"]]
+    content["canaries"] = {key: verdict.to_dict() for key, verdict in verdicts.items()}
     return content

@@ -11,6 +11,7 @@ from lightning_exposure.cli.console import exposure_table, hushed, say, say_json
 from lightning_exposure.cli.runs import TrainedModel, load_model, make_format
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import METHODS, ExposureEstimate, measure_exposure
+from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import SecretFormat
 
 
@@ -26,7 +27,8 @@ def make_parser() -> Parser:
     parser = Parser(
         "measure",
         "Measure the exposure of the canaries of a run, or of secrets of your own, in a trained model: how many bits "
-        "of guessing the model saves an attacker. Exact where that is affordable, with an interval where it is not.",
+        "of guessing the model saves an attacker, and how many guesses find them. Exact where that is affordable, with "
+        "an interval where it is not.",
     )
     add_run_options(parser)
     parser.add_argument("--secret", nargs="+", metavar="TEXT", help="complete secrets to measure instead of canaries")
@@ -54,14 +56,17 @@ def run(arguments: Sequence[str]) -> int:
         wanted = _secrets(options, trained)
         names: list[str] = []
         estimates: list[ExposureEstimate] = []
+        verdicts: list[Verdict] = []
         for format_, secrets in wanted.items():
             names += [secret.name for secret in secrets]
-            estimates += _measure(trained, format_, secrets, options)
+            found = _measure(trained, format_, secrets, options)
+            estimates += found
+            verdicts += [verdict_of(estimate.secret, format_.size, estimate) for estimate in found]
     if options.json:
-        pairs = zip(names, estimates, strict=True)
-        say_json([{"canary": name or None, **estimate.to_dict()} for name, estimate in pairs])
+        triples = zip(names, estimates, verdicts, strict=True)
+        say_json([{"canary": name or None, **found.to_dict(), "guesses": v.to_dict()} for name, found, v in triples])
     else:
-        say(exposure_table(names, estimates))
+        say(exposure_table(names, estimates, verdicts))
     return 0
 
 

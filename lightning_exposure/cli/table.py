@@ -11,6 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lightning_exposure.callbacks import ExposureCallback
 from lightning_exposure.exposure import ExposureEstimate
+from lightning_exposure.report.amounts import exposure_text
+from lightning_exposure.report.verdicts import is_exact
 
 _MOST_COLUMNS = 6
 """With more canaries than this there is no room for all: their mean and their maximum are shown."""
@@ -43,7 +45,8 @@ class EpochTable(Callback):
         """The headings, and what was measured before training."""
         if not trainer.is_global_zero:
             return
-        self._print("Loss (train, val) in nats per token; exposure of each canary in bits, [low,high] where estimated.")
+        what = "of each canary" if len(self._names) == len(self.exposure.canaries) else "(mean and maximum of low ends)"
+        self._print(f"Loss (train, val) in nats per token; exposure {what} in bits, [low,high] where estimated.")
         self._row(["epoch", "train", "val", *self._names])
         if self.exposure.baseline:
             self._row(["0", "-", "-", *self._cells(self.exposure.baseline)])
@@ -82,8 +85,8 @@ class EpochTable(Callback):
     def _cells(self, estimates: Mapping[str, ExposureEstimate]) -> list[str]:
         if len(estimates) <= _MOST_COLUMNS:
             return [exposure_cell(estimate) for estimate in estimates.values()]
-        bits = [estimate.bits for estimate in estimates.values()]
-        return [f"{sum(bits) / len(bits):.1f}", f"{max(bits):.1f}"]
+        lows = [estimate.low for estimate in estimates.values()]
+        return [f"{sum(lows) / len(lows):.1f}", f"{max(lows):.1f}"]
 
     def _row(self, cells: Sequence[str]) -> None:
         padded = (cell.ljust(width) for cell, width in zip(cells, self._widths, strict=True))
@@ -94,13 +97,14 @@ class EpochTable(Callback):
 
 
 def exposure_cell(estimate: ExposureEstimate) -> str:
-    """Exposure in few characters: a number if it is exact, else with its interval.
+    """Exposure in few characters: a number if it is exact, else with its interval; a bound if it is only that.
 
     >>> from dataclasses import replace
     >>> exact = ExposureEstimate("a", 29.9, 29.9, 29.9, "exact", 1, 3.0, 29.9, False, 0.95, 9)
-    >>> exposure_cell(exact), exposure_cell(replace(exact, bits=7.25, low=7, high=7.5))
-    ('29.9', '7.2 [7.0,7.5]')
+    >>> some = replace(exact, bits=7.25, low=7, high=7.5, method="importance")
+    >>> exposure_cell(exact), exposure_cell(some), exposure_cell(replace(some, is_bound=True))
+    ('29.9', '7.2 [7.0,7.5]', '>=7.0')
     """
-    sign = ">=" if estimate.is_bound else ""
-    interval = "" if estimate.low == estimate.high else f" [{estimate.low:.1f},{estimate.high:.1f}]"
-    return f"{sign}{estimate.bits:.1f}{interval}"
+    number = exposure_text(estimate, 1, ">=")
+    one_number = estimate.is_bound or is_exact(estimate)
+    return number if one_number else f"{number} [{estimate.low:.1f},{estimate.high:.1f}]"

@@ -25,7 +25,7 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.language import SecretTree
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.report import RunRecord
-from lightning_exposure.report.tables import extraction_table
+from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.wandb import stay_offline_without_login
 from lightning_exposure.secrets import CanarySet
 
@@ -77,11 +77,11 @@ class Run:
             # Lightning turns Ctrl-C into an exit code of its own.
             if not trainer.interrupted:
                 raise
-            self._record().save(self.directory)
+            self._record(trainer.global_step).save(self.directory)
             raise KeyboardInterrupt from exit_
         trainer.save_checkpoint(self.directory / CHECKPOINT)
         if trainer.is_global_zero:
-            self._conclude()
+            self._conclude(trainer.global_step)
 
     def _begin(self) -> None:
         for format_ in self.canaries.by_format():
@@ -112,7 +112,7 @@ class Run:
         except (MisconfigurationException, ValueError, TypeError) as error:
             raise ArgumentError(f"trainer: {error}") from error
 
-    def _record(self) -> RunRecord:
+    def _record(self, steps: int) -> RunRecord:
         versions = {"lightning-exposure": __version__, **{name: version(name) for name in ("lightning", "torch")}}
         settings = {
             **self.settings,
@@ -129,18 +129,23 @@ class Run:
             history=self.exposure.history,
             references=self.exposure.references,
             extractions=self.extraction.extractions,
+            steps=steps,
         )
 
-    def _conclude(self) -> None:
-        record = self._record()
+    def _conclude(self, steps: int) -> None:
+        record = self._record(steps)
         record.save(self.directory)
+        verdicts = record.verdicts
         say()
         if record.final is not None:
-            say(exposure_table(list(record.final.estimates), list(record.final.estimates.values())))
+            estimates = record.final.estimates
+            say(exposure_table(list(estimates), list(estimates.values()), [verdicts[key] for key in estimates]))
             say()
         say(extraction_table(record.extractions, self.canaries))
         for name, attack in record.extractions.items():
             say(f"{name}: {in_words(attack)}")
+        say()
+        say(verdict_table(verdicts))
         say()
         say(report_if_possible(record, self.directory))
         say(f"Verdict: {record.verdict}.")

@@ -8,5 +8,6 @@ from __future__ import annotations
 from lightning_exposure.report.html import write_report
 from lightning_exposure.report.record import Measurement, References, RunRecord
 from lightning_exposure.report.style import MissingExtraError
+from lightning_exposure.report.verdicts import Verdict, verdict_of
 
-__all__ = ["Measurement", "MissingExtraError", "References", "RunRecord", "write_report"]
+__all__ = ["Measurement", "MissingExtraError", "References", "RunRecord", "Verdict", "verdict_of", "write_report"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.report.comparison import Comparison, Outcome, optimizers
@@ -18,12 +18,14 @@ from lightning_exposure.report.style import (
     new_figure,
     theme_named,
 )
+from lightning_exposure.report.verdicts import HOLDS, LEAKS, UNKNOWN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _CLIP_ONLY, _NONE = "clip\nonly", "no\nprivacy"
+_FILLINGS: dict[str, Literal["full", "left"]] = {LEAKS: "full", HOLDS: "full", UNKNOWN: "left"}
 _STEP = 1.0
 """Between places without a finite epsilon, in powers of ten."""
 
@@ -31,7 +33,8 @@ _STEP = 1.0
 def exposure_against_epsilon(comparison: Comparison, *, theme: str = "light", width: float = 8.0) -> Figure:
     """Exposure above, test loss below, over epsilon on a logarithmic axis; settings without one stand at its right.
 
-    A filled mark is a secret that was extracted.
+    Lines go through the low ends of the intervals. A filled mark is a secret that can be extracted, a hollow one a
+    secret for which that is ruled out, and half a mark one of which neither is known.
 
     Args:
         comparison: The outcomes.
@@ -52,7 +55,7 @@ def exposure_against_epsilon(comparison: Comparison, *, theme: str = "light", wi
         style = line_style(colors, index)
         runs = sorted((o for o in comparison.outcomes if o.optimizer == optimizer), key=lambda o: places[_key(o)])
         xs = [places[_key(outcome)] for outcome in runs]
-        _draw(upper, colors, style, optimizer, runs, xs, lambda outcome: outcome.exposure.bits)
+        _draw(upper, colors, style, optimizer, runs, xs, lambda outcome: outcome.exposure.low)
         _draw(lower, colors, style, optimizer, runs, xs, lambda outcome: outcome.test_loss)
         for x, outcome in zip(xs, runs, strict=True):
             if outcome.exposure.low != outcome.exposure.high:
@@ -62,7 +65,8 @@ def exposure_against_epsilon(comparison: Comparison, *, theme: str = "light", wi
     upper.annotate("as exposed as can be", (0.0, size), xycoords=("axes fraction", "data"), xytext=(2, 3),
                    textcoords="offset points", fontsize=FONT_SIZE - 1, color=colors.muted)  # fmt: skip
     upper.set_ylim(-0.6, 1.15 * size)
-    dress(upper, colors, ylabel="exposure (bits)")
+    exact = all(outcome.exposure.low == outcome.exposure.high for outcome in comparison.outcomes)
+    dress(upper, colors, ylabel="exposure (bits)" if exact else "exposure (bits, at least)")
     dress(lower, colors, xlabel="epsilon", ylabel="test loss (nats)")
     _label_places(lower, comparison.outcomes, places)
     legend(upper, colors, loc="upper left", bbox_to_anchor=(0.0, 0.88))
@@ -108,7 +112,9 @@ def _draw(
             marker=style.mark,
             markersize=6.5,
             color=style.color,
-            markerfacecolor=style.color if outcome.extracted else theme.background,
+            fillstyle=_FILLINGS[outcome.verdict.mood],
+            markerfacecolor=theme.background if outcome.verdict.mood == HOLDS else style.color,
+            markerfacecoloralt=theme.background,
         )
 
 

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -14,9 +14,20 @@ from typing import Any
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate
+from lightning_exposure.report.amounts import exposure_text, interval_text
 from lightning_exposure.report.fields import Field, plain, read_json, write_whole
 from lightning_exposure.report.reading import optional_number, read_estimate
 from lightning_exposure.report.tables import text_table
+from lightning_exposure.report.verdicts import (
+    HOLDS,
+    LEAKS,
+    UNKNOWN,
+    Verdict,
+    found_in_words,
+    joint_mood,
+    ruled_out_in_words,
+    verdict_of_first_candidate,
+)
 
 FILE_NAME = "comparison.json"
 """What a comparison is called in its directory."""
@@ -24,7 +35,7 @@ FILE_NAME = "comparison.json"
 CSV_NAME = "comparison.csv"
 VERSION = 1
 
-COLUMNS = ("optimizer", "privacy", "epsilon", "test loss", "exposure", "interval", "of", "extracted", "seconds")
+COLUMNS = ("optimizer", "privacy", "epsilon", "test loss", "exposure", "interval", "of", "guesses", "seconds")
 """Of the table that people read."""
 
 _CSV_COLUMNS = (
@@ -36,10 +47,14 @@ _CSV_COLUMNS = (
     "exposure_bits",
     "exposure_low",
     "exposure_high",
+    "is_bound",
     "size_bits",
     "method",
-    "extracted",
-    "proven",
+    "guesses_proven_at_least",
+    "guesses_proven_at_most",
+    "guesses_estimated_at_least",
+    "guesses_estimated_at_most",
+    "verdict",
     "seconds",
 )
 
@@ -80,6 +95,11 @@ class Outcome:
             )
 
     @property
+    def verdict(self) -> Verdict:
+        """How many guesses find the secret."""
+        return verdict_of_first_candidate(self.exposure, extracted=self.extracted, proven=self.proven)
+
+    @property
     def privacy(self) -> str:
         """The setting in words."""
         if self.noise is None:
@@ -97,8 +117,8 @@ class Comparison:
 
     Example:
         >>> estimate = ExposureEstimate("pin 1234", 13.3, 13.3, 13.3, "exact", 1, 3.0, 13.3, False, 0.95, 9)
-        >>> Comparison([Outcome("sgd", None, math.inf, 1.86, estimate, True, True, 60.0)]).verdict
-        'Without differential privacy the secret can be extracted (1 of 1); nothing was trained with it'
+        >>> Comparison([Outcome("sgd", None, math.inf, 1.86, estimate, True, True, 60.0)]).verdict.partition(";")[0]
+        'Without differential privacy the secret can be extracted in 1 of 1 training with the first guess'
     """
 
     outcomes: list[Outcome]
@@ -111,24 +131,29 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """One line for people: does privacy keep the secret in?"""
-        plain_runs = [outcome for outcome in self.outcomes if not outcome.noise]
-        noisy = [outcome for outcome in self.outcomes if outcome.noise]
-        parts = []
-        if plain_runs:
-            leaks = sum(outcome.extracted for outcome in plain_runs)
-            can = "can" if leaks else "could not"
-            parts.append(f"Without differential privacy the secret {can} be extracted ({leaks} of {len(plain_runs)})")
-        else:
-            parts.append("Nothing was trained without differential privacy")
-        if not noisy:
-            parts.append("nothing was trained with it")
-        elif any(outcome.extracted for outcome in noisy):
-            leaks = sum(outcome.extracted for outcome in noisy)
-            parts.append(f"with it, the secret was extracted all the same in {leaks} of {len(noisy)} settings")
-        else:
-            weakest = max(outcome.epsilon for outcome in noisy)
-            parts.append(f"with it, in none of {len(noisy)} settings, not even at epsilon {number(weakest)}")
-        return "; ".join(parts)
+        return f"{self.without_privacy}; {self.with_privacy[:1].lower()}{self.with_privacy[1:]}"
+
+    @property
+    def without_privacy(self) -> str:
+        """What became of the secret in trainings that promise nothing."""
+        runs = [outcome for outcome in self.outcomes if not outcome.noise]
+        if not runs:
+            return "Nothing was trained without differential privacy"
+        return f"Without differential privacy the secret {_judged(runs)}"
+
+    @property
+    def with_privacy(self) -> str:
+        """What became of it in trainings that promise something."""
+        runs = [outcome for outcome in self.outcomes if outcome.noise]
+        if not runs:
+            return "Nothing was trained with differential privacy"
+        weakest = f", not even at epsilon {number(max(o.epsilon for o in runs))}" if self.mood == HOLDS else ""
+        return f"With differential privacy the secret {_judged(runs)}{weakest}"
+
+    @property
+    def mood(self) -> str:
+        """Of the trainings with differential privacy: one "leaks", all are proven to "hold", or that is "unknown"."""
+        return joint_mood(outcome.verdict for outcome in self.outcomes if outcome.noise)
 
     def rows(self) -> list[list[str]]:
         """The outcomes as text, in the order of `COLUMNS`."""
@@ -147,7 +172,9 @@ class Comparison:
             e = outcome.exposure
             private = outcome.noise is not None
             values = [outcome.optimizer, private, outcome.noise if private else "", outcome.epsilon, outcome.test_loss]
-            values += [e.bits, e.low, e.high, e.size_bits, e.method, outcome.extracted, outcome.proven, outcome.seconds]
+            verdict = outcome.verdict
+            values += [e.bits, e.low, e.high, e.is_bound, e.size_bits, e.method]
+            values += [*verdict.proven, *(verdict.estimated or ("", "")), verdict, outcome.seconds]
             writer.writerow(values)
         return text.getvalue()
 
@@ -188,18 +215,31 @@ def number(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
 
 
+def _judged(outcomes: Sequence[Outcome]) -> str:
+    """What can be said of the secret in these trainings."""
+    by_mood = {mood: [o.verdict for o in outcomes if o.verdict.mood == mood] for mood in (LEAKS, HOLDS, UNKNOWN)}
+    of = f"of {len(outcomes)} {'training' if len(outcomes) == 1 else 'trainings'}"
+    if by_mood[LEAKS]:
+        words = found_in_words(by_mood[LEAKS])
+        several = len({verdict.found_within for verdict in by_mood[LEAKS]}) > 1
+        unknown = f", and it is unknown in {len(by_mood[UNKNOWN])}" if by_mood[UNKNOWN] else ""
+        return f"can be extracted in {len(by_mood[LEAKS])} {of}{':' if several else ''} {words}{unknown}"
+    if by_mood[UNKNOWN]:
+        return f"is neither extracted nor ruled out in {len(by_mood[UNKNOWN])} {of}"
+    return f"cannot be extracted in any {of} {ruled_out_in_words(by_mood[HOLDS])}"
+
+
 def _row(outcome: Outcome) -> list[str]:
     e = outcome.exposure
-    found = "yes" if outcome.extracted else "no"
     return [
         outcome.optimizer,
         outcome.privacy,
         number(outcome.epsilon),
         f"{outcome.test_loss:.3f}",
-        f"{'>= ' if e.is_bound else ''}{e.bits:.1f}",
-        "exact" if e.low == e.high else f"{e.low:.1f} to {e.high:.1f}",
+        exposure_text(e, 1, ">= "),
+        interval_text(e, 1),
         f"{e.size_bits:.1f}",
-        found if outcome.proven else f"{found}, not proven",
+        outcome.verdict.short,
         f"{outcome.seconds:.0f}",
     ]
 

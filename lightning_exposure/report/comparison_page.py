@@ -7,9 +7,11 @@ from pathlib import Path
 
 from lightning_exposure.report import contents
 from lightning_exposure.report.against_epsilon import exposure_against_epsilon
+from lightning_exposure.report.amounts import end_text
 from lightning_exposure.report.comparison import Comparison, number
 from lightning_exposure.report.fields import write_whole
 from lightning_exposure.report.pages import Picture, in_all_sizes, page_path, render_page
+from lightning_exposure.report.verdicts import HOLDS, LEAKS, UNKNOWN
 
 _TERMS = (
     (
@@ -25,7 +27,9 @@ _TERMS = (
     ),
     ("Noise", "The noise multiplier: the standard deviation of the noise, in units of the clipping norm."),
 )
-_SHARED = ("Canary", "Rank", "Exposure", "Interval", "Proven optimal")
+_SHARED = ("Canary", "Rank", "Guesses", "Exposure", "Interval")
+
+_MOODS = {LEAKS: "the secret can be extracted", HOLDS: "that is ruled out", UNKNOWN: "unknown"}
 
 
 def write_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
@@ -48,22 +52,21 @@ def write_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> Pa
 
 def render(comparison: Comparison) -> str:
     """The page as a string."""
-    headline, _, remarks = comparison.verdict.partition("; ")
-    noisy = [outcome for outcome in comparison.outcomes if outcome.noise]
-    mood = "unknown" if not noisy else "leaks" if any(outcome.extracted for outcome in noisy) else "holds"
     glossary = [*_TERMS, *(pair for pair in contents.GLOSSARY if pair[0] in _SHARED)]
     return render_page(
         "comparison.html",
-        verdict=headline,
-        remarks=remarks[:1].upper() + remarks[1:],
-        mood=mood,
+        # The colour is that of the trainings with privacy, and so is what stands first.
+        verdict=comparison.with_privacy,
+        remarks=f"{comparison.without_privacy}.",
+        mood=comparison.mood,
         meaning=[
             "The same model was trained on the same text with the same secret in it, once for each row below. What "
             "differs is how much of a single example may show in the weights."
         ],
         facts=_facts(comparison),
         pictures=[_picture(comparison)] if comparison.outcomes else [],
-        rows=comparison.rows(),
+        rows=[(cells, outcome) for cells, outcome in zip(comparison.rows(), comparison.outcomes, strict=True)],
+        foundations=contents.foundations((f"{o.optimizer} {o.privacy}", o.exposure) for o in comparison.outcomes),
         settings=contents.setting_rows(comparison.settings),
         glossary=glossary,
     )
@@ -71,22 +74,25 @@ def render(comparison: Comparison) -> str:
 
 def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     outcomes = comparison.outcomes
+    moods = [outcome.verdict.mood for outcome in outcomes]
     return [
         ("trainings", f"{len(outcomes)}"),
-        ("extracted", f"{sum(outcome.extracted for outcome in outcomes)}"),
+        *((words, f"{moods.count(mood)}") for mood, words in _MOODS.items()),
         ("time spent training", contents.duration(sum(outcome.seconds for outcome in outcomes))),
     ]
 
 
 def _picture(comparison: Comparison) -> Picture:
-    ends = ", ".join(
-        f"{outcome.optimizer} {outcome.privacy} (epsilon {number(outcome.epsilon)}) {outcome.exposure.bits:.1f}"
+    ends = "; ".join(
+        f"{outcome.optimizer} {outcome.privacy} (epsilon {number(outcome.epsilon)}) "
+        f"{end_text(outcome.exposure)}, {outcome.verdict.short}"
         for outcome in comparison.outcomes
     )
     return Picture(
         title="Exposure and test loss against epsilon",
         alt=f"Exposure in bits for each setting: {ends}.",
-        caption="Above what privacy buys, below what it costs. A filled mark is a secret that was extracted, a hollow "
-        "one a secret that was not. Settings that promise nothing stand at the right.",
+        caption="Above what privacy buys, below what it costs. A filled mark is a secret that can be extracted, a "
+        "hollow one a secret for which that is ruled out, half a mark one of which neither is known. Lines go through "
+        "the low ends of the intervals: at least so exposed. Settings that promise nothing stand at the right.",
         sources=in_all_sizes(lambda theme, width: exposure_against_epsilon(comparison, theme=theme, width=width)),
     )

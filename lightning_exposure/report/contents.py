@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import Candidate, Extraction
-from lightning_exposure.report.record import RunRecord, listed
+from lightning_exposure.report.amounts import exposure_text, gain_text, rests_on, rounded
+from lightning_exposure.report.record import RunRecord
+from lightning_exposure.report.summary import listed
+from lightning_exposure.report.verdicts import (
+    HOLDS,
+    LEAKS,
+    UNKNOWN,
+    Verdict,
+    is_certain,
+    joint_mood,
+    rank_ends,
+    ruled_out_in_words,
+)
 from lightning_exposure.secrets import Canary
 
 CANDIDATES_SHOWN = 20
@@ -32,6 +44,13 @@ GLOSSARY = (
         "The secret of rank 1 is the first that an attacker would guess.",
     ),
     (
+        "Guesses",
+        "How many of them find the secret, if one guesses in the order of the model's preference: as many as its rank. "
+        '"Proven" follows from a count of all secrets that are likelier, or from an attack that came up with the '
+        "secret; with a confidence it follows from a sample. Of a format with few secrets, only as many guesses are "
+        "spoken of as a tenth of them: with enough guesses anyone finds everything.",
+    ),
+    (
         "Exposure",
         "How much the model helps a guesser: log₂ of the number of secrets, minus log₂ of the rank, in bits. 0 means "
         "no help at all; one bit more halves the guesses; log₂|R|, the largest value, means the first guess is right.",
@@ -39,11 +58,12 @@ GLOSSARY = (
     (
         "Interval",
         "Where the exposure lies with the confidence given (usually 95%), if it was estimated. An exact count has no "
-        "interval. With ≥ only a lower bound is known.",
+        "interval; one that leaves ties undecided has an interval that is certain. With ≥ only a lower bound is known. "
+        "What is drawn as a line, sorted or decided is the low end.",
     ),
     (
         "Gain",
-        "Exposure now minus exposure before training: what this training added.",
+        "Exposure now minus exposure before training: what this training added, between what the two intervals leave.",
     ),
     (
         "Proven optimal",
@@ -60,15 +80,19 @@ class CanaryRow:
     canary: Canary
     estimate: ExposureEstimate | None
     baseline: ExposureEstimate | None
-    gain: float | None
-    extracted: str
+    verdict: Verdict
+
+    @property
+    def gain(self) -> str:
+        """What this training added; "" if that was not measured."""
+        return gain_text(self.estimate, self.baseline) if self.estimate and self.baseline else ""
 
     @property
     def share(self) -> float:
-        """Exposure as a percentage of the largest possible."""
+        """At least so much of the largest possible exposure, as a percentage."""
         if self.estimate is None or self.estimate.size_bits <= 0:
             return 0.0
-        return 100.0 * min(1.0, max(0.0, self.estimate.bits / self.estimate.size_bits))
+        return 100.0 * min(1.0, max(0.0, self.estimate.low / self.estimate.size_bits))
 
 
 @dataclass(frozen=True)
@@ -84,27 +108,27 @@ class AttackRows:
 def canary_rows(record: RunRecord) -> list[CanaryRow]:
     """The canaries, most exposed first."""
     estimates = record.final.estimates if record.final else {}
-    orders = {
-        (name, candidate.text): candidate.order
-        for name, attack in record.extractions.items()
-        for candidate in attack.candidates
-    }
-    rows = []
-    for canary in record.canaries:
-        estimate, baseline = estimates.get(canary.id), record.baseline.get(canary.id)
-        if canary.format.name not in record.extractions:
-            extracted = "not attacked"
-        else:
-            order = orders.get((canary.format.name, canary.text))
-            extracted = "no" if order is None else f"yes (candidate {order})"
-        gain = estimate.bits - baseline.bits if estimate and baseline else None
-        rows.append(CanaryRow(canary, estimate, baseline, gain, extracted))
+    verdicts = record.verdicts
+    rows = [
+        CanaryRow(canary, estimates.get(canary.id), record.baseline.get(canary.id), verdicts[canary.id])
+        for canary in record.canaries
+    ]
     return sorted(rows, key=_most_exposed_first)
 
 
 def _most_exposed_first(row: CanaryRow) -> tuple[float, float]:
-    """Nothing measured comes last; of equal exposures the likelier text comes first."""
-    return (-row.estimate.bits, row.estimate.log_perplexity) if row.estimate else (math.inf, math.inf)
+    """By what is certain; nothing measured comes last, and of equal exposures the likelier text comes first."""
+    return (-row.estimate.low, row.estimate.log_perplexity) if row.estimate else (math.inf, math.inf)
+
+
+def foundations(estimates: Iterable[tuple[str, ExposureEstimate]]) -> list[tuple[str, str, str]]:
+    """What the intervals rest on: each method with its words, and the names of what was measured so."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, estimate in estimates:
+        words = rests_on(estimate)
+        if words:
+            names.setdefault((estimate.method, words), []).append(name)
+    return [(method, words, listed(dict.fromkeys(found))) for (method, words), found in names.items()]
 
 
 def attack_rows(record: RunRecord) -> list[AttackRows]:
@@ -164,48 +188,57 @@ def duration(seconds: float) -> str:
 
 
 def mood(record: RunRecord) -> str:
-    """Of the verdict: "leaks", "holds" or "unknown"."""
-    if any(record.canaries[key].copies for key in record.extracted):
-        return "leaks"
-    attacked = any(canary.copies and canary.format.name in record.extractions for canary in record.canaries)
-    return "holds" if attacked else "unknown"
+    """Of the verdict on the inserted secrets: "leaks", "holds" or "unknown"."""
+    return joint_mood(verdict for canary, verdict in _judged(record) if canary.copies)
 
 
 def meaning(record: RunRecord) -> list[str]:
     """The verdict in plain words, a paragraph each."""
-    words = [_attack_in_words(record)]
-    controls = [key for key in record.extracted if not record.canaries[key].copies]
+    words = [_verdict_in_words(record)]
+    controls = [canary.id for canary, verdict in _judged(record) if not canary.copies and verdict.mood == LEAKS]
     if controls:
         words.append(
             f"Never in the training data, and found all the same: {listed(controls)}. The model holds such texts "
-            "likely for other reasons, so on that format the attack alone does not prove that anything was memorized."
+            "likely for other reasons, so on that format the guesses alone do not prove that anything was memorized."
         )
     top = _most_exposed(record)
     if top is not None:
         words.append(_guesses_in_words(*top))
+    if record.final is not None and record.steps not in (None, record.final.step):
+        words.append(
+            f"Exposures were last measured after step {record.final.step:,} of {record.steps:,}: of the model as it is "
+            "now they prove nothing."
+        )
     return words
 
 
-def _attack_in_words(record: RunRecord) -> str:
-    secrets = [key for key in record.extracted if record.canaries[key].copies]
-    if secrets:
+def _judged(record: RunRecord) -> list[tuple[Canary, Verdict]]:
+    verdicts = record.verdicts
+    return [(canary, verdicts[canary.id]) for canary in record.canaries]
+
+
+def _verdict_in_words(record: RunRecord) -> str:
+    """Of the inserted secrets: those that are found; else why they are not, or that nobody knows."""
+    judged = [(canary.id, verdict) for canary, verdict in _judged(record) if canary.copies]
+    found = [key for key, verdict in judged if verdict.mood == LEAKS]
+    if found:
+        first = [key for key, verdict in judged if verdict.found_within == 1]
+        copy = f" Of {listed(first)} the model is as good as a copy of the training data." if first else ""
         return (
-            f"Someone who can use this model, and knows no more than what such a secret looks like, can recover "
-            f"{listed(secrets)}. For these secrets the model is as good as a copy of the training data."
+            "Someone who can use this model, and knows no more than what such a secret looks like, can recover "
+            f"{listed(found)}, by guessing in the order of the model's preference.{copy}"
         )
-    if mood(record) == "unknown":
+    unknown = [key for key, verdict in judged if verdict.mood == UNKNOWN]
+    if unknown or not judged:
         return (
-            "No attack was made on the inserted secrets, so nothing is known of what this model gives away, apart "
-            "from the exposures below. An attack can be made with ExtractionCallback while training, or with extract()."
-        )
-    if all(attack.optimal for attack in record.extractions.values()):
-        return (
-            "The attack ran to its end: it is proven that the model holds other texts likelier than the inserted "
-            "secrets. It may still have learned something of them: the exposures below say how much."
+            f"Nothing that was measured shows how many guesses find {listed(unknown) or 'an inserted secret'}: "
+            "neither that few suffice, nor that they do not. A larger budget, more samples or an attack with a larger "
+            "top_k can tell."
         )
     return (
-        "The attack ended before it had searched everything, so a longer one may yet succeed. The exposures below say "
-        "how close it is."
+        "Whoever guesses in the order of the model's preference does not come to any of the inserted secrets "
+        f"{ruled_out_in_words(verdict for _, verdict in judged if verdict.mood == HOLDS)}. The model may still have "
+        "learned something of them: the exposures below say how much."
     )
 
 
@@ -215,9 +248,19 @@ def _most_exposed(record: RunRecord) -> tuple[Canary, ExposureEstimate] | None:
 
 
 def _guesses_in_words(canary: Canary, estimate: ExposureEstimate) -> str:
-    about = "at most" if estimate.is_bound else "" if isinstance(estimate.rank, int) else "about"
-    guesses = f"{about} {estimate.rank:,.0f}".strip()
-    exposure = f"{'at least ' if estimate.is_bound else ''}{estimate.bits:.1f} of {estimate.size_bits:.1f} bits"
+    exposure = f"{exposure_text(estimate, 1, 'at least ')} of {estimate.size_bits:.1f} bits"
+    ends = rank_ends(estimate)
+    if ends is None:
+        guesses = f"about {estimate.rank:,.0f}"
+    elif estimate.is_bound:
+        guesses = f"at most {rounded(ends.highest, math.ceil):,}"
+    elif ends.lowest == ends.highest:
+        guesses = f"{ends.lowest:,}"
+    elif is_certain(estimate):
+        guesses = f"{ends.lowest:,} to {ends.highest:,}"
+    else:  # no more digits than a sample has, rounded to the safe side
+        sure = f"with {100 * estimate.confidence:.4g}% confidence"
+        guesses = f"{rounded(ends.lowest, math.floor):,} to {rounded(ends.highest, math.ceil):,} {sure}"
     return (
         f"The most exposed secret is {canary.id}, with {exposure}: whoever guesses in the order of the model's "
         f"preference comes to it with guess number {guesses}, of {canary.format.size:,} possible ones."

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from lightning_exposure.report import contents, plots
+from lightning_exposure.report.amounts import end_text, exposure_text, interval_text, rests_on
 from lightning_exposure.report.fields import write_whole
 from lightning_exposure.report.pages import Picture, in_all_sizes, page_path, render_page
 from lightning_exposure.report.record import RunRecord
@@ -40,6 +41,7 @@ def write_report(record: RunRecord, path: str | os.PathLike[str]) -> Path:
 def render(record: RunRecord) -> str:
     """The page as a string."""
     headline, _, remarks = record.verdict.partition("; ")
+    rows = contents.canary_rows(record)
     return render_page(
         "run.html",
         verdict=headline,
@@ -48,7 +50,11 @@ def render(record: RunRecord) -> str:
         meaning=contents.meaning(record),
         facts=contents.facts(record),
         pictures=pictures(record),
-        canaries=contents.canary_rows(record),
+        canaries=rows,
+        foundations=contents.foundations((row.canary.id, row.estimate) for row in rows if row.estimate),
+        exposure=exposure_text,
+        interval=interval_text,
+        rests_on=rests_on,
         attacks=contents.attack_rows(record),
         settings=contents.setting_rows(record.settings),
         glossary=contents.GLOSSARY,
@@ -64,8 +70,9 @@ def pictures(record: RunRecord) -> list[Picture]:
             Picture(
                 title="Exposure over training",
                 alt=_history_in_words(record),
-                caption="Exposure of the canaries with its interval, and the losses below. Exposure that rises while "
-                "the validation loss still falls is memorization, not overfitting. Hollow marks are lower bounds.",
+                caption="Exposure of the canaries, and the losses below. Lines are drawn at the low ends: at least so "
+                "exposed; the shades reach to the high ends. Hollow marks are lower bounds. Exposure that rises while "
+                "the validation loss still falls is memorization, not overfitting.",
                 sources=in_all_sizes(
                     lambda theme, width: plots.exposure_over_training(record, theme=theme, width=width)
                 ),
@@ -93,7 +100,7 @@ def _references_picture(record: RunRecord, name: str) -> Picture:
         alt=f"Histogram of the log-perplexities of {len(drawn):,} secrets drawn uniformly from the format "
         f"{name}, between {min(drawn):.1f} and {max(drawn):.1f} bits."
         + (f" Canaries, in bits: {placed}." if placed else ""),
-        caption="A canary left of all the others is likelier than any secret drawn: the model remembers it.",
+        caption="A canary left of all the others is likelier than any secret drawn.",
         sources=in_all_sizes(
             lambda theme, width: plots.reference_histogram(
                 references, costs, highlight=names, title="", theme=theme, width=width
@@ -105,5 +112,5 @@ def _references_picture(record: RunRecord, name: str) -> Picture:
 def _history_in_words(record: RunRecord) -> str:
     """The end of each line that has a name."""
     final = record.history[-1]
-    ends = ", ".join(f"{key} {final.estimates[key].bits:.1f}" for key in plots.highlighted(record))
+    ends = ", ".join(f"{key} {end_text(final.estimates[key])}" for key in plots.highlighted(record))
     return f"Lines of exposure over training, in bits. At the end, after epoch {final.epoch}: {ends}."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate
+from lightning_exposure.report.amounts import end_text
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.style import (
     FONT_SIZE,
@@ -39,20 +40,20 @@ class _Track(NamedTuple):
 
 
 def highlighted(record: RunRecord) -> list[str]:
-    """The canaries that figures name: the most exposed ones, in the order of the set."""
+    """The canaries that figures name: those that are certain to be most exposed, in the order of the set."""
     if record.final is None:
         return []
     estimates = record.final.estimates
     # Many may share rank 1 at the end: then the likelier ones.
-    top = sorted(estimates, key=lambda key: (-estimates[key].bits, estimates[key].log_perplexity))[:NAMED]
+    top = sorted(estimates, key=lambda key: (-estimates[key].low, estimates[key].log_perplexity))[:NAMED]
     return [canary.id for canary in record.canaries if canary.id in top]
 
 
 def exposure_over_training(record: RunRecord, *, theme: str = "light", width: float = 8.0) -> Figure:
     """Exposure with its interval, and below it the losses, over the epochs (Figure 4 of the paper).
 
-    If there are several measurements in an epoch, over the optimizer steps. Where only a lower bound is known, the
-    mark is hollow.
+    If there are several measurements in an epoch, over the optimizer steps. Lines are drawn at the low ends of the
+    intervals, shades reach to the high ends. Where only a lower bound is known, the mark is hollow.
 
     Args:
         record: A run with at least one measurement.
@@ -76,9 +77,16 @@ def exposure_over_training(record: RunRecord, *, theme: str = "light", width: fl
     else:
         upper = figure.subplots()
     _draw_exposures(upper, colors, record, height=(0.56 if losses else 0.75) * height)
-    dress(upper, colors, title="Exposure", xlabel="" if losses else _clock(record), ylabel="bits")
+    dress(upper, colors, title="Exposure", xlabel="" if losses else _clock(record), ylabel=_ylabel(record))
     upper.xaxis.set_major_locator(require("matplotlib.ticker").MaxNLocator(integer=True))
     return figure
+
+
+def _ylabel(record: RunRecord) -> str:
+    """What the line is, if the exposures are not all single numbers."""
+    estimates = [estimate for track in _tracks(record) for estimate in track.estimates]
+    exact = all(estimate.low == estimate.high for estimate in estimates)
+    return "bits" if exact else "bits (line: at least; shade: at most)"
 
 
 def _clock(record: RunRecord) -> str:
@@ -109,40 +117,38 @@ def _draw_exposures(axes: Axes, theme: Theme, record: RunRecord, height: float) 
     ends = []
     others = [track for track in tracks if track.id not in names]
     if others:
-        lines = [[(x, e.bits) for x, e in zip(track.times, track.estimates, strict=True)] for track in others]
+        lines = [[(x, e.low) for x, e in zip(track.times, track.estimates, strict=True)] for track in others]
         axes.add_collection(
             require("matplotlib.collections").LineCollection(
                 lines, colors=theme.muted, linewidths=0.6, alpha=0.45, zorder=1.5, label="others"
             )
         )
-        middle = sorted(others, key=lambda track: track.estimates[-1].bits)[len(others) // 2]
-        ends.append((middle.times[-1], middle.estimates[-1].bits, f"{len(others)} others", theme.muted))
+        middle = sorted(others, key=lambda track: track.estimates[-1].low)[len(others) // 2]
+        ends.append((middle.times[-1], middle.estimates[-1].low, f"{len(others)} others", theme.muted))
     for track in tracks:
         if track.id in names:
             style = line_style(theme, names.index(track.id))
             _draw_track(axes, theme, track, style)
             last = track.estimates[-1]
-            label = f"{track.id}  {'≥ ' if last.is_bound else ''}{last.bits:.1f}"
-            ends.append((track.times[-1], last.bits, label, style.color))
+            ends.append((track.times[-1], last.low, f"{track.id}  {end_text(last)}", style.color))
     axes.autoscale_view(scaley=False)
     _draw_sizes(axes, theme, sizes, height)
     label_ends(axes, theme, ends, height)
 
 
 def _draw_track(axes: Axes, theme: Theme, track: _Track, style: LineStyle) -> None:
-    bits = [estimate.bits for estimate in track.estimates]
     lows, highs = [estimate.low for estimate in track.estimates], [estimate.high for estimate in track.estimates]
     if lows != highs:
         axes.fill_between(track.times, lows, highs, color=style.color, alpha=0.16, linewidth=0.0)
-    axes.plot(track.times, bits, color=style.color, linestyle=style.dashes, linewidth=1.6, label=track.id)
-    every = math.ceil(len(bits) / _MARKS_PER_LINE)
+    axes.plot(track.times, lows, color=style.color, linestyle=style.dashes, linewidth=1.6, label=track.id)
+    every = math.ceil(len(lows) / _MARKS_PER_LINE)
     for is_bound in (False, True):
         # Counted from the last point, which always gets its mark.
-        marked = [i for i in range(len(bits) - 1, -1, -every) if track.estimates[i].is_bound == is_bound]
+        marked = [i for i in range(len(lows) - 1, -1, -every) if track.estimates[i].is_bound == is_bound]
         if marked:
             axes.plot(
                 [track.times[i] for i in marked],
-                [bits[i] for i in marked],
+                [lows[i] for i in marked],
                 linestyle="none",
                 marker=style.mark,
                 markersize=5.0,

@@ -48,6 +48,8 @@ def read_estimate(field: Field) -> ExposureEstimate:
         expansions=field["expansions"].count(),
         ks_statistic=optional_number(field["ks_statistic"]),
         ks_pvalue=optional_number(field["ks_pvalue"]),
+        # Records were once written without it.
+        rests_on=field["rests_on"].as_(str) if "rests_on" in field.as_(dict) else "",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,14 @@ from lightning_exposure.report.reading import (
     read_extraction,
     read_fit,
 )
-from lightning_exposure.secrets import Canary, CanarySet
+from lightning_exposure.report.summary import summarize
+from lightning_exposure.report.verdicts import Verdict, verdict_of
+from lightning_exposure.secrets import CanarySet
 
 FILE_NAME = "exposure.json"
 """What a record is called in the directory of its run."""
 
 VERSION = 1
-
-_NAMES_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,8 @@ class RunRecord:
         history: The measurements, in order.
         references: Costs of ordinary secrets after training, by the name of the format.
         extractions: The attacks after training, by the name of the format.
+        steps: How many optimizer steps the whole training took; None: not known. An exposure that was measured before
+            its end is not of the model that was attacked, and decides nothing.
 
     Raises:
         ArgumentError: `settings` holds something that has no JSON form.
@@ -94,7 +96,7 @@ class RunRecord:
         >>> from lightning_exposure.secrets import CanarySet, SecretFormat
         >>> record = RunRecord(CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4]), settings={"model": "lstm"})
         >>> record.verdict
-        'Not attacked: no extraction was run'
+        'Nothing is known: no exposure was measured, and no attack was made'
     """
 
     canaries: CanarySet
@@ -103,6 +105,7 @@ class RunRecord:
     history: list[Measurement] = field(default_factory=list)
     references: dict[str, References] = field(default_factory=dict)
     extractions: dict[str, Extraction] = field(default_factory=dict)
+    steps: int | None = None
 
     def __post_init__(self) -> None:
         """Settings as JSON types from the start, so that what is saved is what is loaded."""
@@ -127,28 +130,23 @@ class RunRecord:
         return tuple(by_text[pair] for pair in dict.fromkeys(pairs) if pair in by_text)
 
     @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """How many guesses find each canary, by its id."""
+        estimates = self.final.estimates if self.final and self.steps in (None, self.final.step) else {}
+        return {
+            canary.id: verdict_of(
+                canary.text, canary.format.size, estimates.get(canary.id), self.extractions.get(canary.format.name)
+            )
+            for canary in self.canaries
+        }
+
+    @property
     def verdict(self) -> str:
-        """One line for people: how many of the inserted secrets came out, and what else they should know.
+        """One line for people: how many guesses find the inserted secrets, and what else they should know.
 
         Controls, and canaries that are held out, were never inserted: they are not counted but named.
         """
-        if not self.extractions:
-            return "Not attacked: no extraction was run"
-        found = set(self.extracted)
-        attacked = [canary for canary in self.canaries if canary.format.name in self.extractions]
-        secrets = [canary for canary in attacked if canary.copies]
-        controls = [canary for canary in attacked if not canary.copies]
-        count = sum(canary.id in found for canary in secrets)
-        if count:
-            clauses = [f"{count} of {len(secrets)} {'secret' if len(secrets) == 1 else 'secrets'} can be extracted"]
-        else:
-            clauses = ["No secret was extracted"] if secrets else ["Not attacked: no inserted secret"]
-        clauses += _named("extracted", [canary for canary in controls if canary.id in found])
-        clauses += _named("not extracted", [canary for canary in controls if canary.id not in found])
-        missed = [canary.id for canary in self.canaries if canary not in attacked]
-        if missed:
-            clauses.append(f"not attacked: {listed(missed)}")
-        return "; ".join(clauses)
+        return summarize(self.canaries, self.verdicts)
 
     # ---- the file -----------------------------------------------------------------------------------------
 
@@ -170,6 +168,7 @@ class RunRecord:
                 for name, references in self.references.items()
             },
             "extractions": {name: extraction.to_dict() for name, extraction in self.extractions.items()},
+            "steps": self.steps,
         }
         checked = {name: plain(value, name) for name, value in content.items()}
         path = Path(directory) / FILE_NAME
@@ -197,6 +196,7 @@ class RunRecord:
             history=[_read_measurement(item, canaries) for item in root["history"].items()],
             references={name: _read_references(item) for name, item in _of_formats(root["references"], formats)},
             extractions={name: read_extraction(item) for name, item in _of_formats(root["extractions"], formats)},
+            steps=_read_steps(root),
         )
 
     def _check(self) -> None:
@@ -220,23 +220,6 @@ class RunRecord:
                     )
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names in a sentence, the first few of them.
-
-    >>> listed(["a", "b", "c", "d", "e", "f"])
-    'a, b, c, d and 2 more'
-    """
-    collected = list(names)
-    shown, rest = ", ".join(collected[:_NAMES_SHOWN]), len(collected) - _NAMES_SHOWN
-    return f"{shown} and {rest} more" if rest > 0 else shown
-
-
-def _named(what: str, controls: list[Canary]) -> list[str]:
-    if not controls:
-        return []
-    return [f"{'control' if len(controls) == 1 else 'controls'} {what}: {listed(canary.id for canary in controls)}"]
-
-
 def _estimates_to_dict(estimates: Mapping[str, ExposureEstimate]) -> dict[str, Any]:
     return {key: estimate.to_dict() for key, estimate in estimates.items()}
 
@@ -246,6 +229,12 @@ def _of_formats(parent: Field, formats: list[str]) -> Iterator[tuple[str, Field]
         if name not in formats:
             raise item.error(f"no canary has a format of this name; expected one of {', '.join(formats)}.")
         yield name, item
+
+
+def _read_steps(root: Field) -> int | None:
+    """Records were once written without them."""
+    steps = root["steps"].optional() if "steps" in root.as_(dict) else None
+    return None if steps is None else steps.count()
 
 
 def _read_measurement(item: Field, canaries: CanarySet) -> Measurement:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lightning_exposure.extraction import Extraction
+from lightning_exposure.report.verdicts import Verdict
 from lightning_exposure.secrets import CanarySet
 
 EXTRACTION_COLUMNS = ("format", "order", "candidate", "bits", "canary", "proven optimal", "ended by", "expansions")
+
+VERDICT_COLUMNS = ("canary", "how many guesses find it")
 
 Row = tuple[str | int | float | bool, ...]
 
@@ -44,6 +47,16 @@ def extraction_table(extractions: Mapping[str, Extraction], canaries: CanarySet)
     ]
     columns = ("format", "#", "candidate", "bits", "canary", "optimal", "expansions")
     return text_table(columns, [[str(cell) for cell in row] for row in rows])
+
+
+def verdict_rows(verdicts: Mapping[str, Verdict]) -> list[tuple[str, str]]:
+    """One row per canary, in the order of `VERDICT_COLUMNS`."""
+    return [(key, str(verdict)) for key, verdict in verdicts.items()]
+
+
+def verdict_table(verdicts: Mapping[str, Verdict]) -> str:
+    """The same as text."""
+    return text_table(VERDICT_COLUMNS, verdict_rows(verdicts))
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.report.record import Measurement, References
-from lightning_exposure.report.tables import EXTRACTION_COLUMNS, Row
+from lightning_exposure.report.tables import EXTRACTION_COLUMNS, VERDICT_COLUMNS, Row
 from lightning_exposure.secrets import CanarySet
 
 _CHARTED = 20
@@ -105,3 +105,10 @@ def log_extractions(run: Any, rows: Sequence[Row], name: str) -> None:
     import wandb
 
     run.log({f"{name}/table": wandb.Table(columns=list(EXTRACTION_COLUMNS), data=[list(row) for row in rows])})
+
+
+def log_verdicts(run: Any, rows: Sequence[Sequence[str]], name: str) -> None:
+    """The table of how many guesses find each canary."""
+    import wandb
+
+    run.log({f"{name}/verdicts": wandb.Table(columns=list(VERDICT_COLUMNS), data=[list(row) for row in rows])})

@@ -150,7 +150,7 @@ def test_a_report_does_not_count_what_was_held_out_among_the_secrets() -> None:
     (out, *_), inside = few.held_out, few.inserted
     record = RunRecord(few, extractions={"pin": make_extraction([inside[0].text, out.text])})
     assert record.verdict.startswith(f"1 of {len(inside)} secret")
-    assert f"control extracted: {out.id}" in record.verdict
+    assert f"control can be extracted: {out.id}" in record.verdict
 
 
 def test_a_datamodule_with_other_canaries_is_refused_before_training(tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ def test_scalars_charts_and_tables_are_in_the_run_file(tmp_path: Path) -> None:
     assert [row[:3] for row in inserted["data"]] == [[c.id, c.text, c.repetitions] for c in BOTH]
     (found,) = tables(tmp_path, "extraction/table")
     assert {row[2] for row in found["data"]} == {c.text for a in attack.extractions.values() for c in a.candidates}
+    (judged,) = tables(tmp_path, "extraction/verdicts")
+    assert judged["data"] == [[key, str(verdict)] for key, verdict in attack.verdicts.items()]
     series = tables(tmp_path, "exposure/over_epochs")
     assert len(series) == 3
     newest = max(series, key=lambda table: len(table["data"]))

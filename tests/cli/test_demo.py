@@ -45,6 +45,13 @@ def test_as_it_is(run: Run, tmp_path: Path) -> None:
     assert attack.candidates[0].text == record.canaries["ssn-16x"].text
     assert record.final is not None
     assert record.final.estimates["ssn-16x"].rank == 1
-    assert "1 of 3 secrets can be extracted" in out.splitlines()[-1]
+    verdicts = record.verdicts
+    assert str(verdicts["ssn-16x"]) == "1st guess, proven"
+    # What is not among the first three has a rank all the same.
+    assert record.final.estimates["ssn-4x"].rank == verdicts["ssn-4x"].proven.lowest
+    assert (verdicts["ssn-4x"].mood, verdicts["ssn-1x"].mood) == ("leaks", "holds")
+    assert out.splitlines()[-1] == (
+        "Verdict: 2 of 3 secrets can be extracted: 1 with the first guess, 1 more within 1,000,000 guesses."
+    )
     model = load_model(str(tmp_path / "run"), None, "cpu").model
     assert sum(parameter.numel() for parameter in model.parameters()) > 100_000

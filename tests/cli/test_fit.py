@@ -34,6 +34,12 @@ def test_a_run_leaves_everything(run_dir: Path) -> None:
     assert record.settings["model"]["hidden_size"] == 48
     assert record.settings["trainer"]["max_epochs"] == 4
     assert record.extractions["pin"].optimal
+    assert record.final is not None
+    assert record.steps == record.final.step, "what was measured last is what was attacked"
+    ranks = {key: estimate.rank for key, estimate in record.final.estimates.items()}
+    assert {key: verdict.proven for key, verdict in record.verdicts.items()} == {
+        key: (rank, rank) for key, rank in ranks.items()
+    }
     with (run_dir / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert any(row["exposure/pin-30x"] for row in rows)
@@ -65,6 +71,7 @@ def test_what_is_said(run: Run, text_file: Path, tmp_path: Path, monkeypatch: py
     assert lines[3].startswith("1  ")
     assert lines[-2] == f"Report: {made.relative_to(tmp_path) / 'report.html'}"
     assert lines[-1].startswith("Verdict: ")
+    assert any(line.startswith("pin-1x ") and line.endswith("proven") for line in lines), "of every canary"
 
 
 def test_a_configuration_repeats_a_run(run: Run, run_dir: Path, tmp_path: Path) -> None:

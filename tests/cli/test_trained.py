@@ -44,6 +44,18 @@ def test_measure_prints_a_line_per_canary(run: Run, run_dir: Path, canaries: Can
         assert row.endswith("exact")
 
 
+def test_measure_says_how_many_guesses_find_a_secret(run: Run, run_dir: Path, tree: SecretTree) -> None:
+    first, *_, last = extract(tree, "brute_force", top_k=10_000).candidates
+    secrets = ["--secret", first.text, last.text]
+    heading, _, *rows = run("measure", run_dir, *secrets).out.splitlines()
+    assert "guesses" in heading.split()
+    assert "1st (proven)" in rows[0]
+    assert "not within 1,000 (proven)" in rows[1]
+    found = json.loads(run("measure", run_dir, "--json", *secrets).out)
+    assert [one["guesses"]["proven_guesses"] for one in found] == [[1, 1], [10_000, 10_000]]
+    assert [one["guesses"]["mood"] for one in found] == ["leaks", "holds"]
+
+
 def test_measure_says_what_the_training_said(run: Run, run_dir: Path) -> None:
     record = RunRecord.load(run_dir)
     found = json.loads(run("measure", run_dir, "--json").out)
@@ -168,6 +180,19 @@ def test_extract_prints_candidates_and_the_proof(run: Run, run_dir: Path, tree: 
         assert "proven" in line
     assert "pin-30x" in lines[2], "the canary that is inserted most often is the most likely secret"
     assert lines[-1] == "pin: proven optimal: no other secret of this format is more likely."
+
+
+def test_extract_says_of_every_canary_what_its_list_says(run: Run, run_dir: Path, tree: SecretTree) -> None:
+    """Of one that is not in the list, no more than that; a list that is long enough has it."""
+    rank = int(measure_exposure(tree, [CanarySet.load(run_dir / "canaries.json")["pin-1x"].text])[0].rank)
+    assert rank > 1
+    lines = run("extract", run_dir, "--top_k=1").out.splitlines()
+    assert "pin-1x   not the 1st guess, proven; beyond that unknown" in lines
+    assert "pin-30x  1st guess, proven" in lines
+    found = json.loads(run("extract", run_dir, "--json", f"--top_k={rank}").out)["pin"]["canaries"]
+    assert found["pin-1x"]["proven_guesses"] == [rank, rank]
+    unproven = json.loads(run("extract", run_dir, "--json", "--algorithm=beam", "--width=1", "--top_k=1").out)
+    assert unproven["pin"]["canaries"]["pin-1x"]["mood"] == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -87,8 +88,9 @@ def test_the_verdict_comes_first(page: str) -> None:
     headings = [tag for tag, _ in outline.tags if tag in {"h1", "h2", "h3"}]
     assert headings[0] == "h1"
     assert headings.count("h1") == 1
-    assert "<h1>2 of 3 secrets can be extracted</h1>" in page
-    assert "<title>Exposure report: 2 of 3 secrets can be extracted</title>" in page
+    words = "2 of 3 secrets can be extracted: 1 with the first guess, 1 more within 1,000 guesses"
+    assert f"<h1>{words}</h1>" in page
+    assert f"<title>Exposure report: {words}</title>" in page
 
 
 def test_for_those_who_do_not_see_it(page: str) -> None:
@@ -136,10 +138,17 @@ def test_the_rows_of_canaries() -> None:
     record = make_record(repetitions=[0, 1, 16])
     rows = canary_rows(record)
     assert [row.canary.id for row in rows] == ["ssn-16x", "ssn-1x", "ssn-0x"]
-    assert [row.extracted for row in rows] == ["yes (candidate 1)", "yes (candidate 2)", "no"]
+    assert [str(row.verdict) for row in rows] == [
+        "1st guess, proven",
+        "within 1,000 guesses (rank 2), proven",
+        "not within 1,000,000 guesses, with 95% confidence",
+    ]
     assert rows[0].share == 100.0
-    top = record.history[-1].estimates["ssn-16x"].bits
-    assert rows[0].gain == pytest.approx(top - record.baseline["ssn-16x"].bits)
+    top, before = record.history[-1].estimates["ssn-16x"], record.baseline["ssn-16x"]
+    assert rows[0].gain == f"{top.low - before.high:+.1f} to {top.high - before.low:+.1f}"
+    page = render(record)
+    assert '<td class="judged leaks">1st guess, proven</td>' in page
+    assert '<td class="judged holds">not within 1,000,000 guesses, with 95% confidence</td>' in page
     text = _Outline(render(record)).text
     assert "0 (control)" in text
     assert "29.90 of 29.90" in text
@@ -149,8 +158,9 @@ def test_the_rows_of_canaries() -> None:
 def test_a_canary_of_which_nothing_is_known() -> None:
     record = RunRecord(CanarySet.draw(SecretFormat.pin(), repetitions=[1]))
     (row,) = canary_rows(record)
-    assert (row.estimate, row.gain, row.extracted, row.share) == (None, None, "not attacked", 0.0)
+    assert (row.estimate, row.gain, row.verdict.mood, row.share) == (None, "", "unknown", 0.0)
     text = _Outline(render(record)).text
+    assert "unknown: neither measured nor attacked" in text
     assert "not measured" in text
     assert "No attack was made." in text
     assert "None were recorded." in text
@@ -159,11 +169,51 @@ def test_a_canary_of_which_nothing_is_known() -> None:
 @pytest.mark.usefixtures("without_figures")
 def test_bounds_say_at_least() -> None:
     record = make_record(repetitions=[2], epochs=1)
-    bound = make_estimate(record.canaries[0], 11.0, is_bound=True, high=29.9, rank=488_281.0)
-    record.history[0].estimates["ssn-2x"] = bound
-    assert "≥ 11.00 of 29.90" in _Outline(render(record)).text
-    assert "at least 11.0 of 29.9 bits" in meaning(record)[-1]
-    assert "guess number at most 488,281, of 1,000,000,000" in meaning(record)[-1]
+    size = math.log2(10**9)
+    # Some call a bound by its low end, some by the ceiling that the point jumps to.
+    for bits in (11.0, size):
+        bound = make_estimate(record.canaries[0], bits, is_bound=True, low=11.0, high=size, method="importance")
+        record.history[0].estimates["ssn-2x"] = record.baseline["ssn-2x"] = bound
+        text = _Outline(render(record)).text
+        assert "≥ 11.00 of 29.90" in text
+        assert "29.90 of 29.90" not in text
+        assert "at least 11.0 of 29.9 bits" in meaning(record)[-1]
+        assert "guess number at most 490,000, of 1,000,000,000" in meaning(record)[-1]
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_what_is_sorted_and_drawn_as_a_bar_is_the_low_end() -> None:
+    record = make_record(repetitions=[1, 4], epochs=1)
+    canaries = record.canaries
+    record.history[0].estimates["ssn-1x"] = make_estimate(canaries[0], 17.0, low=2.0, high=18.0)
+    record.history[0].estimates["ssn-4x"] = make_estimate(canaries[1], 9.0, low=8.0, high=10.0)
+    rows = canary_rows(record)
+    assert [row.canary.id for row in rows] == ["ssn-4x", "ssn-1x"]
+    assert rows[1].share == pytest.approx(100 * 2.0 / math.log2(10**9))
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_what_the_numbers_rest_on_is_told() -> None:
+    record = make_record(repetitions=[1, 4, 16], epochs=1)
+    one, two, three = record.canaries
+    estimates = record.history[0].estimates
+    estimates[one.id] = make_estimate(one, 3.0, rests_on="4,096 walks & <a belief>")
+    estimates[two.id] = make_estimate(two, 29.0, method="counted", low=28.0)
+    estimates[three.id] = make_estimate(three, 20.0, method="new")
+    page = render(record)
+    text = _Outline(page).text
+    assert "What these numbers rest on" in text
+    assert "4,096 walks & <a belief> (ssn-1x)" in text
+    assert "rounding leaves ties undecided" in text, "where the estimate does not say, the method does"
+    assert "28.00 to 29.00 (certain)" in text
+    assert 'title="4,096 walks &amp; &lt;a belief&gt;">importance</td>' in page
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_exposures_of_an_earlier_model_are_called_so() -> None:
+    record = make_record(epochs=2)
+    record.steps = 750
+    assert meaning(record)[-1].startswith("Exposures were last measured after step 500 of 750")
 
 
 @pytest.mark.usefixtures("without_figures")
@@ -189,19 +239,35 @@ def test_an_attack_that_found_nothing() -> None:
 
 @pytest.mark.usefixtures("without_figures")
 @pytest.mark.parametrize(
-    ("found", "changes", "feeling", "words"),
+    ("measured", "found", "changes", "feeling", "words"),
     [
-        (["ssn-4x"], {}, "leaks", "can recover ssn-4x"),
-        ([], {}, "holds", "it is proven that the model holds other texts likelier"),
-        ([], {"optimal": False}, "holds", "a longer one may yet succeed"),
-        (["ssn-0x"], {}, "holds", "Never in the training data, and found all the same: ssn-0x"),
-        (None, {}, "unknown", "nothing is known of what this model gives away"),
+        ({}, ["ssn-4x"], {}, "leaks", "can recover ssn-4x, by guessing"),
+        ({}, ["ssn-4x"], {"optimal": False}, "leaks", "the model is as good as a copy"),
+        # Not among the first few: that is no reason to be green.
+        ({}, ["elsewhere"], {}, "unknown", "shows how many guesses find ssn-4x"),
+        ({}, [], {"optimal": False}, "unknown", "shows how many guesses find ssn-4x"),
+        ({}, ["ssn-0x"], {}, "unknown", "Never in the training data, and found all the same: ssn-0x"),
+        ({}, None, {}, "unknown", "shows how many guesses find ssn-4x"),
+        ({"ssn-4x": 5.0}, None, {}, "holds", "does not come to any of the inserted secrets within 1,000,000 guesses "
+         "(with 95% confidence)"),
+        ({"ssn-4x": 5.0}, None, {}, "holds", "guess number 20,000,000 to 48,000,000 with 95% confidence, of"),
+        ({"ssn-4x": 5.0}, ["elsewhere"], {}, "holds", "The model may still have learned something"),
+        ({"ssn-4x": 5.0}, ["ssn-4x"], {}, "leaks", "can recover ssn-4x"),
+        ({"ssn-4x": 9.9}, ["elsewhere"], {}, "unknown", "A larger budget, more samples"),
+        ({"ssn-4x": 18.4}, ["elsewhere"], {}, "leaks", "can recover ssn-4x"),
+        ({"ssn-0x": 5.0}, ["elsewhere"], {}, "unknown", "shows how many guesses find ssn-4x"),
     ],
-)
-def test_the_meaning_in_words(found: list[str] | None, changes: dict[str, Any], feeling: str, words: str) -> None:
+)  # fmt: skip
+def test_the_meaning_in_words(
+    measured: dict[str, float], found: list[str] | None, changes: dict[str, Any], feeling: str, words: str
+) -> None:
     record = make_record(repetitions=[0, 4])
-    texts = [record.canaries[key].text for key in found or []]
-    record.extractions = {} if found is None else {"ssn": make_extraction(texts, **changes)}
+    estimates = {key: make_estimate(record.canaries[key], bits) for key, bits in measured.items()}
+    record.history = [replace(record.history[-1], estimates=estimates)]
+    texts = {canary.id: canary.text for canary in record.canaries}
+    record.extractions = (
+        {} if found is None else {"ssn": make_extraction([texts.get(key, key) for key in found], **changes)}
+    )
     assert mood(record) == feeling
     assert words in " ".join(meaning(record))
     assert f'class="verdict {feeling}"' in render(record)
@@ -210,8 +276,8 @@ def test_the_meaning_in_words(found: list[str] | None, changes: dict[str, Any], 
 @pytest.mark.usefixtures("without_figures")
 def test_remarks_stand_below_the_headline() -> None:
     page = render(make_record(repetitions=[0, 4], epochs=1))
-    assert "<h1>1 of 1 secret can be extracted</h1>" in page
-    assert '<p class="remarks">Control extracted: ssn-0x</p>' in page
+    assert "<h1>1 of 1 secret can be extracted with the first guess</h1>" in page
+    assert '<p class="remarks">Control can be extracted: ssn-0x</p>' in page
 
 
 def test_facts() -> None:
@@ -284,7 +350,7 @@ def test_it_fits_a_desk_and_a_phone_in_chromium(tmp_path: Path) -> None:
     assert [item["inner"] for item in found] == [1280, 390]
     for item in found:
         assert item["scroll"] <= item["inner"]
-        assert item["title"].startswith("Exposure report: 2 of 29 secrets")
+        assert item["title"].startswith("Exposure report: 28 of 29 secrets")
         assert len(item["images"]) == 2
         assert all(width > 0 for width in item["images"])
         assert item["background"] == "rgb(244, 246, 248)"

@@ -123,12 +123,13 @@ def test_the_most_exposed_are_named() -> None:
 
 def test_bounds_are_hollow_and_say_at_least() -> None:
     canary = RECORD.canaries[0]
-    bound = make_estimate(canary, 11.0, is_bound=True, low=11.0, high=29.9, method="sampling")
+    bound = make_estimate(canary, 29.9, is_bound=True, low=11.0, high=29.9, method="sampling")
     final = replace(RECORD.history[-1], estimates={**RECORD.history[-1].estimates, canary.id: bound})
     figure = drawn(plots.exposure_over_training(replace(RECORD, history=[*RECORD.history[:-1], final])))
     assert "ssn-1x  ≥ 11.0" in texts(figure)
     (hollow,) = [line for line in figure.axes[0].lines if line.get_label() == "_bounds"]
-    assert list(hollow.get_xdata()) == [10]
+    assert (list(hollow.get_xdata()), list(hollow.get_ydata())) == ([10], [11.0])
+    assert lines(figure)["ssn-1x"].get_ydata()[-1] == 11.0, "not the ceiling that its point jumped to"
     assert hollow.get_markerfacecolor() == THEMES["light"].background
 
 
@@ -138,6 +139,29 @@ def test_intervals_are_drawn_where_there_are_any() -> None:
     figure = plots.exposure_over_training(RunRecord(canaries, history=exact))
     assert not figure.axes[0].collections
     assert len(plots.exposure_over_training(RECORD).axes[0].collections) == 3
+
+
+def test_lines_are_drawn_at_the_low_ends_and_say_so() -> None:
+    figure = drawn(plots.exposure_over_training(RECORD))
+    lows = [measurement.estimates["ssn-1x"].low for measurement in RECORD.history]
+    assert list(lines(figure)["ssn-1x"].get_ydata()[1:]) == lows
+    assert figure.axes[0].get_ylabel() == "bits (line: at least; shade: at most)"
+    last = RECORD.history[-1].estimates["ssn-1x"]
+    assert f"ssn-1x  {last.low:.1f} to {last.high:.1f}" in texts(figure)
+    canary = RECORD.canaries[0]
+    exact = RunRecord(
+        RECORD.canaries, history=[Measurement(1, 5, None, None, 0.1, {canary.id: make_estimate(canary, 29.0)})]
+    )
+    assert plots.exposure_over_training(exact).axes[0].get_ylabel() == "bits"
+
+
+def test_the_most_exposed_are_so_by_their_low_ends() -> None:
+    record = make_record(repetitions=[1] * 7, epochs=1)
+    keys = [canary.id for canary in record.canaries]
+    record.history[0].estimates.update({key: make_estimate(record.canaries[key], 10.0) for key in keys})
+    jumped = make_estimate(record.canaries[3], 29.9, low=1.0, high=29.9, method="importance", is_bound=True)
+    record.history[0].estimates[keys[3]] = jumped
+    assert keys[3] not in plots.highlighted(record)
 
 
 def test_several_measurements_in_an_epoch_are_drawn_over_steps() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from lightning_exposure.errors import ArgumentError, ManifestError
 from lightning_exposure.report import Measurement, References, RunRecord
-from lightning_exposure.report.record import listed
+from lightning_exposure.report.summary import listed
 from lightning_exposure.secrets import CanarySet, SecretFormat
 from tests.report.builder import make_estimate, make_extraction, make_record
 
@@ -246,29 +246,78 @@ def test_a_text_counts_only_for_the_attack_on_its_own_format() -> None:
     assert record.extracted == ()
 
 
+PROVEN_FAR, UNKNOWN = 10**8, None
+
+
 @pytest.mark.parametrize(
-    ("repetitions", "found", "verdict"),
+    ("ranks", "verdict"),
     [
-        ([1, 4, 16], ["ssn-4x", "ssn-16x"], "2 of 3 secrets can be extracted"),
-        ([1, 4, 16], [], "No secret was extracted"),
-        ([4], ["ssn-4x"], "1 of 1 secret can be extracted"),
-        ([0, 4], ["ssn-4x"], "1 of 1 secret can be extracted; control not extracted: ssn-0x"),
-        ([0, 0, 4], ["ssn-0x"], "No secret was extracted; control extracted: ssn-0x; control not extracted: ssn-0x-2"),
-        ([0, 0], [], "Not attacked: no inserted secret; controls not extracted: ssn-0x, ssn-0x-2"),
+        ({1: PROVEN_FAR, 4: 18_411, 16: 1}, "2 of 3 secrets can be extracted: 1 with the first guess, 1 more within "
+         "1,000,000 guesses"),
+        ({1: PROVEN_FAR, 4: UNKNOWN, 16: 1}, "1 of 3 secrets can be extracted with the first guess; unknown: ssn-4x"),
+        ({1: 700, 4: 18}, "2 of 2 secrets can be extracted within 1,000 guesses"),
+        ({4: 1}, "1 of 1 secret can be extracted with the first guess"),
+        ({1: PROVEN_FAR, 4: PROVEN_FAR}, "No secret can be extracted within 1,000,000 guesses (proven)"),
+        ({1: PROVEN_FAR, 4: UNKNOWN}, "1 of 2 secrets is neither extracted nor ruled out; unknown: ssn-4x"),
+        ({1: UNKNOWN, 4: UNKNOWN}, "Nothing is known: no exposure was measured, and no attack was made"),
+        ({0: PROVEN_FAR, 4: 1}, "1 of 1 secret can be extracted with the first guess; control ruled out: ssn-0x"),
+        ({0: 3, 4: PROVEN_FAR}, "No secret can be extracted within 1,000,000 guesses (proven); control can be "
+         "extracted: ssn-0x"),
+        ({0: UNKNOWN}, "No secret was inserted; control unknown: ssn-0x"),
     ],
-)
-def test_verdict(repetitions: list[int], found: list[str], verdict: str) -> None:
-    canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=repetitions)
-    record = RunRecord(canaries, extractions={"ssn": make_extraction([canaries[key].text for key in found])})
+)  # fmt: skip
+def test_verdict(ranks: dict[int, int | None], verdict: str) -> None:
+    canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=list(ranks))
+    exact = {
+        canary.id: make_estimate(canary, math.log2(10**9 / rank), rank=rank, method="exact", low=1.0, high=1.0)
+        for canary, rank in zip(canaries, ranks.values(), strict=True)
+        if rank is not None
+    }
+    record = RunRecord(canaries, history=[Measurement(1, 10, None, None, 0.1, exact)])
     assert record.verdict == verdict
 
 
-def test_verdict_without_an_attack_and_with_a_format_left_out() -> None:
+def test_an_attack_without_a_measurement_proves_only_its_own_list() -> None:
+    canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4, 16])
+    record = RunRecord(canaries, extractions={"ssn": make_extraction([canaries["ssn-16x"].text, "another"])})
+    assert record.verdict == "1 of 3 secrets can be extracted with the first guess; unknown: ssn-1x, ssn-4x"
+    assert str(record.verdicts["ssn-4x"]) == "not within 2 guesses, proven; beyond that unknown"
+    record.extractions["ssn"] = make_extraction(["another"])
+    assert record.verdict == ("3 of 3 secrets are neither extracted nor ruled out; unknown: ssn-1x, ssn-4x, ssn-16x")
+
+
+def test_a_format_that_was_not_attacked_is_unknown() -> None:
     canaries = CanarySet.draw([SecretFormat.ssn(), SecretFormat.pin()], repetitions=[1])
-    record = RunRecord(canaries)
-    assert record.verdict == "Not attacked: no extraction was run"
-    record.extractions["pin"] = make_extraction([canaries["pin-1x"].text])
-    assert record.verdict == "1 of 1 secret can be extracted; not attacked: ssn-1x"
+    record = RunRecord(canaries, extractions={"pin": make_extraction([canaries["pin-1x"].text])})
+    assert record.verdict == "1 of 2 secrets can be extracted with the first guess; unknown: ssn-1x"
+
+
+def test_exposures_of_an_earlier_model_decide_nothing(record: RunRecord) -> None:
+    """Whoever trains on has another model."""
+    assert record.final is not None
+    at_the_end = replace(record, extractions={}, steps=record.final.step)
+    assert "can be extracted" in at_the_end.verdict
+    trained_on = replace(at_the_end, steps=record.final.step + 1)
+    assert {verdict.mood for verdict in trained_on.verdicts.values()} == {"unknown"}
+
+
+def test_records_from_before_there_were_steps_and_foundations(record: RunRecord, tmp_path: Path) -> None:
+    path = replace(record, steps=2500).save(tmp_path)
+    assert RunRecord.load(path).steps == 2500
+    content = json.loads(path.read_text())
+    del content["steps"]
+    for estimate in content["history"][-1]["estimates"].values():
+        del estimate["rests_on"]
+    path.write_text(json.dumps(content))
+    old = RunRecord.load(path)
+    assert old.steps is None
+    assert old.final == record.final
+
+
+def test_what_an_estimate_rests_on_is_kept(record: RunRecord, tmp_path: Path) -> None:
+    canary = record.canaries[0]
+    record.baseline[canary.id] = make_estimate(canary, 3.0, rests_on="a sample of 4,096 walks")
+    assert RunRecord.load(record.save(tmp_path)).baseline[canary.id].rests_on == "a sample of 4,096 walks"
 
 
 def test_a_long_list_of_names_is_cut() -> None:
