@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 
+from lightning_exposure.callbacks.progress import say as say
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.language import SecretTree, StepModel, Tokenizer
 from lightning_exposure.language.spelling import Spelling
@@ -157,14 +157,3 @@ def only_one_with_this_name(trainer: Trainer, callback: Any) -> None:
 def loggers_named(trainer: Trainer, name: str) -> list[Any]:
     """The trainer's loggers of a class, from `lightning` or from `pytorch_lightning`."""
     return [logger for logger in trainer.loggers if any(base.__name__ == name for base in type(logger).__mro__)]
-
-
-def say(trainer: Trainer, text: str) -> None:
-    """Print for people, once, above the progress bar if there is one."""
-    if not trainer.is_global_zero:
-        return
-    bar: Any = trainer.progress_bar_callback
-    if bar is not None and bar.is_enabled:
-        bar.print(text)
-    else:
-        print(text, file=sys.stderr)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import pkgutil
 import random
 from pathlib import Path
 from typing import Any
 
 import lightning as L  # noqa: N812
-import lightning.pytorch.callbacks as bars
 import numpy as np
 import pytest
 import torch
@@ -269,37 +267,6 @@ class TestExtraction:
         attack = ExtractionCallback(CANARIES, CHARS, algorithm="beam", width=7, top_k=2, verbose=False)
         fit(tmp_path, attack, max_epochs=1)
         assert attack.extractions[PIN.name].settings["width"] == 7
-
-
-@pytest.mark.parametrize(
-    ("bar", "line", "method"),
-    [("TQDMProgressBar", "tqdm.std.tqdm", "set_description"), ("RichProgressBar", "rich.progress.Progress", "update")],
-)
-def test_progress_bars_say_what_is_running(
-    tmp_path: Path, bar: str, line: str, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The real bars, listened to."""
-    said: list[str] = []
-    owner = pkgutil.resolve_name(line)
-    original = getattr(owner, method)
-
-    def listen(self: Any, *arguments: Any, **options: Any) -> Any:
-        said.append(f"{arguments} {options}")
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(owner, method, listen)
-    callbacks = [ExposureCallback(CANARIES, CHARS, method="exact"), ExtractionCallback(CANARIES, CHARS, verbose=False)]
-    fit(tmp_path, getattr(bars, bar)(), *callbacks, enable_progress_bar=True, max_epochs=1)
-    assert any("measuring exposure" in text and "nodes" in text for text in said)
-    assert any("extraction: shortest_path" in text and "expansions" in text for text in said)
-
-
-def test_the_progress_bar_that_a_trainer_has_by_default(tmp_path: Path) -> None:
-    """Before the training starts it has no line yet."""
-    exposure, attack = ExposureCallback(CANARIES, CHARS), ExtractionCallback(CANARIES, CHARS, verbose=False)
-    fit(tmp_path, exposure, attack, enable_progress_bar=True, max_epochs=1)
-    assert len(exposure.history) == 1
-    assert attack.extractions
 
 
 class TestBadInput:
