@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_exposure.callbacks.metrics import exposure_metrics, refuse_names_of_summaries
 from lightning_exposure.callbacks.progress import Update, status
 from lightning_exposure.callbacks.quiet import quiet
 from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, only_one_with_this_name
@@ -29,8 +30,10 @@ class ExposureCallback(Callback):
     is not changed in the least: the weights are bit for bit what they are without this callback.
 
     Logged through the module, so that `EarlyStopping` and `ModelCheckpoint` can monitor them: `exposure/<canary id>`,
-    `exposure/<canary id>/low`, `.../high`, `exposure/mean`, `exposure/max`, `exposure/seconds`, and, beside what the
-    model gave before it was trained, `exposure_gain/<canary id>`, `exposure_gain/mean`.
+    `exposure_low/<canary id>`, `exposure_high/<canary id>`, `exposure/max`, `exposure/mean`, `exposure_low/max`,
+    `exposure/seconds`, and, beside what the model gave before it was trained, `exposure_gain/<canary id>`,
+    `exposure_gain/mean`. What decides something should monitor `exposure_low/max`, the largest exposure that is certain
+    at the given confidence: a point may jump with the sample.
 
     Args:
         canaries: What was inserted in the training data.
@@ -100,6 +103,7 @@ class ExposureCallback(Callback):
         self._takes_baseline = baseline
         self._reference_count = references
         self._trees = CanaryTrees(canaries, tokenizer, model=model, context=context, batch_size=batch_size)
+        refuse_names_of_summaries(canary.id for canary in canaries)
 
     @property
     def state_key(self) -> str:
@@ -251,20 +255,7 @@ class ExposureCallback(Callback):
             return References(costs.tolist())
 
     def _metrics(self, measurement: Measurement) -> dict[str, float]:
-        bits = {name: estimate.bits for name, estimate in measurement.estimates.items()}
-        metrics = {f"{self.name}/{name}": value for name, value in bits.items()}
-        for name, estimate in measurement.estimates.items():
-            metrics |= {f"{self.name}/{name}/low": estimate.low, f"{self.name}/{name}/high": estimate.high}
-        metrics |= {
-            f"{self.name}/mean": sum(bits.values()) / len(bits),
-            f"{self.name}/max": max(bits.values()),
-            f"{self.name}/seconds": measurement.seconds,
-        }
-        if self.baseline:
-            gains = {name: value - self.baseline[name].bits for name, value in bits.items()}
-            metrics |= {f"{self.name}_gain/{name}": gain for name, gain in gains.items()}
-            metrics[f"{self.name}_gain/mean"] = sum(gains.values()) / len(gains)
-        return metrics
+        return exposure_metrics(self.name, measurement, self.baseline)
 
     def _send_chart(self, trainer: Trainer) -> None:
         if trainer.is_global_zero:

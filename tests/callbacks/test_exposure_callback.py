@@ -44,9 +44,10 @@ class TestWhatIsLogged:
         run = fit(tmp_path, callback, validate=validate, max_epochs=6)
         metrics = run.callback_metrics
         for canary in CANARIES:
-            low, bits, high = (metrics[f"exposure/{canary.id}{part}"] for part in ("/low", "", "/high"))
+            low, bits, high = (metrics[f"exposure{part}/{canary.id}"] for part in ("_low", "", "_high"))
             assert low <= bits <= high <= PIN.bits + 1e-4
         assert metrics["exposure/max"] == max(metrics[f"exposure/{canary.id}"] for canary in CANARIES)
+        assert metrics["exposure_low/max"] == max(metrics[f"exposure_low/{canary.id}"] for canary in CANARIES)
         assert metrics["exposure/seconds"] > 0
         assert [measurement.epoch for measurement in callback.history] == [1, 2, 3, 4, 5, 6]
         assert callback.history[-1].estimates[OFTEN].bits > callback.baseline[OFTEN].bits
