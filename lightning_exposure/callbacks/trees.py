@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 
+from lightning_exposure.callbacks.planted import check_copies, check_tokens
 from lightning_exposure.callbacks.progress import say as say
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.language import SecretTree, StepModel, Tokenizer
@@ -63,14 +64,17 @@ class CanaryTrees:
         return self.canaries.by_format()
 
     def check(self, trainer: Trainer) -> None:
-        """Before anything is trained: can the tokenizer spell the formats?
+        """Before anything is trained: can the tokenizer spell the formats, and is what is planted what is measured?
 
         Raises:
             TokenizerError: It cannot.
             ArgumentError: There is no tokenizer.
+            DataError: The data module is one of ours, and plants other canaries, or these as other tokens.
         """
-        for format in self.by_format:
-            Spelling(format, self._find_tokenizer(trainer))
+        data = getattr(trainer, "datamodule", None)
+        check_copies(data, self.canaries)
+        for format, canaries in self.by_format.items():
+            check_tokens(data, Spelling(format, self._find_tokenizer(trainer)), canaries)
 
     def build(self, trainer: Trainer, module: LightningModule) -> None:
         """Make the trees, which tries the model's forward.

@@ -14,6 +14,7 @@ from lightning_exposure.data.datasets import Occurrences
 from lightning_exposure.data.ledger import Ledger
 from lightning_exposure.data.loader import Weaver, weave_loader
 from lightning_exposure.data.packages import on_package, package_in_use, package_named, package_of
+from lightning_exposure.data.randomness import seeded
 from lightning_exposure.data.samplers import Course
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.secrets import CanarySet
@@ -78,7 +79,8 @@ class CanaryDataModule:
         datamodule: A `LightningDataModule`, or the training data: a `DataLoader`, a list or dict of them, or a
             `CombinedLoader`.
         canaries: What to insert.
-        encode: Makes of a text an example with the structure of the dataset's items. Called once for each canary.
+        encode: Makes of a text an example with the structure of the dataset's items. Called once for each canary; if it
+            draws random numbers, they come from `seed`, whenever that is.
         seed: Where the places come from.
         loader: Which of several training loaders gets the canaries: its number in the order in which they are
             listed, or its key.
@@ -216,11 +218,29 @@ class CanaryDataModule:
             stream_length=self._stream_length,
         )
 
+    def planted_examples(self) -> dict[str, list[Any]]:
+        """What the training data hold of each canary that is not held out, by its text: what `encode` made of it.
+
+        Raises:
+            DataError: `encode` fails.
+        """
+        if self._occurrences is None:
+            self._occurrences = self._encode_all()
+        found: dict[str, list[Any]] = {}
+        if hasattr(type(self.wrapped), "planted_examples"):
+            found = self.wrapped.planted_examples()
+        for canary, example in zip(self.canaries, self._occurrences.examples, strict=True):
+            if canary.copies:
+                found.setdefault(canary.text, []).append(example)
+        return found
+
     def _encode_all(self) -> Occurrences:
         examples = []
-        for canary in self.canaries:
+        for number, canary in enumerate(self.canaries):
             try:
-                examples.append(self._encode(canary.text))
+                # A callback may look at the examples before the training does, and must not change it by that.
+                with seeded(self._seed + number):
+                    examples.append(self._encode(canary.text))
             except Exception as error:
                 raise DataError(f"encode: failed for canary {canary.id!r} with {error!r}; mend encode.") from error
         numbers = [number for number, canary in enumerate(self.canaries) for _ in range(canary.copies)]
