@@ -59,7 +59,7 @@ class TestWhatIsLogged:
     def test_it_is_what_one_measures_by_hand(self, tmp_path: Path) -> None:
         callback, model = ExposureCallback(CANARIES, CHARS), Model()
         fit(tmp_path, callback, model=model)
-        by_hand = measure_exposure(SecretTree(model, PIN, CHARS), list(CANARIES.texts))
+        by_hand = measure_exposure(SecretTree(model, PIN, CHARS), list(CANARIES.texts), precision=0.25)
         assert [estimate.bits for estimate in callback.history[-1].estimates.values()] == [e.bits for e in by_hand]
 
     def test_callbacks_that_monitor_find_it_with_and_without_validation(self, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ class TestOftenMissed:
         fit(tmp_path, callback, max_epochs=2, model=other)
         assert len(callback.history) == 2
         assert callback.history != first
-        by_hand = measure_exposure(SecretTree(other, PIN, CHARS), list(CANARIES.texts))
+        by_hand = measure_exposure(SecretTree(other, PIN, CHARS), list(CANARIES.texts), precision=0.25)
         assert [estimate.bits for estimate in callback.history[-1].estimates.values()] == [e.bits for e in by_hand]
 
     def test_a_trial_run_leaves_the_settings_alone(self, tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_a_part_of_the_module_can_be_measured(tmp_path: Path) -> None:
     callback = ExposureCallback(CANARIES, CHARS, model=lambda module: module.inner)
     model = Holder()
     fit(tmp_path, callback, model=model, max_epochs=1)
-    by_hand = measure_exposure(SecretTree(model.inner, PIN, CHARS), list(CANARIES.texts))
+    by_hand = measure_exposure(SecretTree(model.inner, PIN, CHARS), list(CANARIES.texts), precision=0.25)
     assert [estimate.bits for estimate in callback.history[-1].estimates.values()] == [e.bits for e in by_hand]
 
 
