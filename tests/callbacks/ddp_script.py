@@ -1,8 +1,7 @@
 """Trains in two processes (or one) and writes what each rank has: run by test_ddp.py.
 
 Usage: python ddp_script.py FOLDER DEVICES WITH_CALLBACKS, the last one "yes", "no", "broken" for a model whose logits
-are NaN in the second process once it was trained, or "slow" for measurements that seem to take long in the first process
-only.
+are NaN in the second process once it was trained, or "slow" for measurements that seem to take long in the first one.
 """
 
 from __future__ import annotations
