@@ -71,6 +71,87 @@ def test_plain_loaders_take_the_package_that_is_imported(package: str) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
 
+RECIPE = """
+{imports}
+import sys
+import torch
+from torch.utils.data import DataLoader
+from lightning_exposure.language import CharTokenizer
+
+class Model(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Embedding(64, 8), torch.nn.Linear(8, 64))
+    def forward(self, ids):
+        return self.net(ids)
+    def training_step(self, ids, index):
+        return torch.nn.functional.cross_entropy(self(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+tokenizer = CharTokenizer.from_text("pin 0123456789")
+canaries = CanarySet.draw(SecretFormat("pin ###"), repetitions=[1, 4], seed=0)
+data = DataLoader([torch.tensor(tokenizer.encode("pin 000"))] * 20, batch_size=4)
+data = CanaryDataModule(data, canaries, encode=lambda text: torch.tensor(tokenizer.encode(text)))
+exposure = ExposureCallback(canaries, tokenizer, references=0)
+stop = __import__(pl.__name__ + ".callbacks", fromlist=["x"]).EarlyStopping("exposure_low/max", patience=9)
+trainer = pl.Trainer(
+    max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False, enable_model_summary=False,
+    callbacks=[exposure, ExtractionCallback(canaries, tokenizer), stop], default_root_dir=sys.argv[1],
+)
+trainer.fit(Model(), data)
+assert data.ledger[1] == {{"pin-1x": 1, "pin-4x": 4}}, data.ledger[1]
+assert [measurement.epoch for measurement in exposure.history] == [1, 2]
+assert isinstance(data, pl.LightningDataModule)
+"""
+OURS = "from lightning_exposure import CanaryDataModule, CanarySet, ExposureCallback, ExtractionCallback, SecretFormat"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("package", "first"),
+    [
+        ("pytorch_lightning", "theirs"),
+        ("pytorch_lightning", "ours"),
+        ("pytorch_lightning", "both"),
+        ("lightning.pytorch", "both"),
+    ],
+)
+def test_the_recipe_of_the_readme_with_either(package: str, first: str, tmp_path: Path) -> None:
+    """Plain loaders and no `package=`: whichever package is imported when, and whoever imported the other one."""
+    theirs = f"import {package} as pl"
+    imports = {
+        "theirs": f"{theirs}\n{OURS}",
+        "ours": f"{OURS}\n{theirs}",
+        "both": f"import lightning.pytorch, pytorch_lightning\n{OURS}\n{theirs}",
+    }[first]
+    code = RECIPE.format(imports=imports)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_plain_loaders_are_of_the_package_of_the_trainer_that_takes_them(pl: ModuleType, tmp_path: Path) -> None:
+    import lightning.pytorch
+    import pytorch_lightning
+
+    data = wrapped(numbers_loader())
+    both = (lightning.pytorch.LightningDataModule, pytorch_lightning.LightningDataModule)
+    assert [isinstance(data, kind) for kind in both] == [True, True]
+    copy = pickle.loads(pickle.dumps(data))
+    assert [isinstance(copy, kind) for kind in both] == [True, True]
+    for taken in (data, copy):
+        trainer = make_trainer(pl, tmp_path, max_epochs=2)
+        trainer.fit(make_module(pl), taken)
+        assert taken.ledger[0] == taken.ledger[1] == WANTED
+        assert [isinstance(taken, kind) for kind in both] == [kind is pl.LightningDataModule for kind in both]
+        # A hook that the user does not have counts as none, whichever package asks.
+        helpers = import_module(f"{pl.__name__}.utilities.model_helpers")
+        hooks = ("train_dataloader", "val_dataloader", "test_dataloader", "setup", "on_after_batch_transfer")
+        assert [helpers.is_overridden(hook, taken) for hook in hooks] == [True, False, False, False, False]
+
+
 def test_text_and_language_model_of_either(pl: ModuleType, tmp_path: Path) -> None:
     text = "the quick brown fox jumps over the lazy dog\n" * 20
     data = TextDataModule.under(pl.__name__)(text, canaries=CANARIES, window=16, batch_size=8)

@@ -127,8 +127,8 @@ class AuditCallback(Callback):
         if stage != "fit":
             return
         only_one_with_this_name(trainer, self)
-        self._trees.check(trainer)
         _check_inserted(trainer, self.canaries)
+        self._trees.check(trainer)
         granted, promised = self._delta(trainer), _promised_delta(trainer)
         if promised is not None and granted < promised:
             raise ArgumentError(

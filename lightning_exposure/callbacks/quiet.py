@@ -3,12 +3,46 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import nn
+
+
+class _TrainingClock:
+    """Stands still while something is measured, by whichever callback."""
+
+    def __init__(self) -> None:
+        self._inside = 0
+        self._stopped_at = 0.0
+        self._stood_still = 0.0
+
+    def __call__(self) -> float:
+        """Seconds from some moment on."""
+        return (self._stopped_at if self._inside else time.perf_counter()) - self._stood_still
+
+    def stop(self) -> None:
+        """A measurement begins; another may be under way."""
+        if not self._inside:
+            self._stopped_at = time.perf_counter()
+        self._inside += 1
+
+    def go_on(self) -> None:
+        """It has ended."""
+        self._inside -= 1
+        if not self._inside:
+            self._stood_still += time.perf_counter() - self._stopped_at
+
+
+_CLOCK = _TrainingClock()
+
+
+def training_clock() -> float:
+    """Seconds of training in this process, from some moment on; measurements are not counted."""
+    return _CLOCK()
 
 
 @contextmanager
@@ -26,6 +60,7 @@ def quiet(module: nn.Module) -> Iterator[None]:
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     accelerators = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
     grad = torch.is_grad_enabled()
+    _CLOCK.stop()
     try:
         with torch.no_grad():
             module.eval()
@@ -39,3 +74,4 @@ def quiet(module: nn.Module) -> Iterator[None]:
         if accelerators is not None:
             torch.cuda.set_rng_state_all(accelerators)
         torch.set_grad_enabled(grad)
+        _CLOCK.go_on()

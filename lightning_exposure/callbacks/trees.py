@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +9,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import nn
 
+from lightning_exposure.callbacks.planted import check_copies, check_tokens
+from lightning_exposure.callbacks.progress import say as say
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.language import SecretTree, StepModel, Tokenizer
 from lightning_exposure.language.spelling import Spelling
@@ -63,14 +64,17 @@ class CanaryTrees:
         return self.canaries.by_format()
 
     def check(self, trainer: Trainer) -> None:
-        """Before anything is trained: can the tokenizer spell the formats?
+        """Before anything is trained: can the tokenizer spell the formats, and is what is planted what is measured?
 
         Raises:
             TokenizerError: It cannot.
             ArgumentError: There is no tokenizer.
+            DataError: The data module is one of ours, and plants other canaries, or these as other tokens.
         """
-        for format in self.by_format:
-            Spelling(format, self._find_tokenizer(trainer))
+        data = getattr(trainer, "datamodule", None)
+        check_copies(data, self.canaries)
+        for format, canaries in self.by_format.items():
+            check_tokens(data, Spelling(format, self._find_tokenizer(trainer)), canaries)
 
     def build(self, trainer: Trainer, module: LightningModule) -> None:
         """Make the trees, which tries the model's forward.
@@ -157,14 +161,3 @@ def only_one_with_this_name(trainer: Trainer, callback: Any) -> None:
 def loggers_named(trainer: Trainer, name: str) -> list[Any]:
     """The trainer's loggers of a class, from `lightning` or from `pytorch_lightning`."""
     return [logger for logger in trainer.loggers if any(base.__name__ == name for base in type(logger).__mro__)]
-
-
-def say(trainer: Trainer, text: str) -> None:
-    """Print for people, once, above the progress bar if there is one."""
-    if not trainer.is_global_zero:
-        return
-    bar: Any = trainer.progress_bar_callback
-    if bar is not None and bar.is_enabled:
-        bar.print(text)
-    else:
-        print(text, file=sys.stderr)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 import torch.distributed
-from torch.utils.data import DataLoader
 
+from lightning_exposure.data.collections import choose, loaders_in, replaced
 from lightning_exposure.data.datasets import Occurrences
 from lightning_exposure.data.ledger import Ledger
 from lightning_exposure.data.loader import Weaver, weave_loader
-from lightning_exposure.data.packages import on_package, package_in_use, package_named, package_of
+from lightning_exposure.data.packages import (
+    on_packages,
+    package_named,
+    package_of,
+    packages_in_use,
+    packages_of,
+)
+from lightning_exposure.data.randomness import seeded
 from lightning_exposure.data.samplers import Course
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.secrets import CanarySet
@@ -57,6 +63,16 @@ class _Shared:
         vars(instance)[self._name] = value
 
 
+class _Trainer(_Shared):
+    """The Trainer; it says which package this is, if plain loaders did not."""
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        super().__set__(instance, value)
+        package = package_of(value, "Trainer")
+        if package is not None and len(packages_of(instance, "LightningDataModule")) > 1:
+            instance.__class__ = on_packages(CanaryDataModule, "LightningDataModule", (package,))
+
+
 class CanaryDataModule:
     """Any data module, or plain data loaders, with canaries in the training data.
 
@@ -67,7 +83,7 @@ class CanaryDataModule:
     that of the wrapped data module.
 
     The instance is a `LightningDataModule` of the package that the wrapped one is of (`lightning` or
-    `pytorch_lightning`).
+    `pytorch_lightning`). With plain loaders and both packages imported it is one of both, until a Trainer takes it.
 
     An iterable dataset of unknown length is read 1,024 items ahead, and gets its canaries among the first of them;
     tell its length with `stream_length` to spread them over all of it. If there are several training loaders, a
@@ -78,7 +94,8 @@ class CanaryDataModule:
         datamodule: A `LightningDataModule`, or the training data: a `DataLoader`, a list or dict of them, or a
             `CombinedLoader`.
         canaries: What to insert.
-        encode: Makes of a text an example with the structure of the dataset's items. Called once for each canary.
+        encode: Makes of a text an example with the structure of the dataset's items. Called once for each canary; if it
+            draws random numbers, they come from `seed`, whenever that is.
         seed: Where the places come from.
         loader: Which of several training loaders gets the canaries: its number in the order in which they are
             listed, or its key.
@@ -86,8 +103,8 @@ class CanaryDataModule:
         test_dataloaders: With plain loaders: those for testing.
         predict_dataloaders: With plain loaders: those for prediction.
         stream_length: About how many items an iterable training dataset has.
-        package: With plain loaders: "lightning" or "pytorch_lightning", whichever the Trainer is from. Without it,
-            the one that is imported; `lightning` if both are.
+        package: With plain loaders: "lightning" or "pytorch_lightning", whichever the Trainer is from; None: found out
+            when a Trainer takes it, of those that are imported by now.
 
     Attributes:
         canaries: The canaries.
@@ -107,7 +124,7 @@ class CanaryDataModule:
         {'pin-1x': 1, 'pin-3x': 3}
     """
 
-    trainer = _Shared()
+    trainer = _Trainer()
     prepare_data_per_node = _Shared()
     allow_zero_length_dataloader_with_multiple_devices = _Shared()
     _log_hyperparams = _Shared()
@@ -117,10 +134,10 @@ class CanaryDataModule:
 
     def __new__(cls, datamodule: Any = None, *args: Any, package: str | None = None, **kwargs: Any) -> CanaryDataModule:
         """Make an instance on the base class that the Trainer will ask for."""
-        base = package_of(datamodule, "LightningDataModule")
-        if base is None:
-            base = package_in_use() if package is None else package_named(package)
-        return _new(base)
+        packages = packages_of(datamodule, "LightningDataModule")
+        if not packages:
+            packages = packages_in_use() if package is None else (package_named(package),)
+        return _new(packages)
 
     def __init__(
         self,
@@ -141,7 +158,7 @@ class CanaryDataModule:
         base = package_of(datamodule, "LightningDataModule")
         plain = {"val": val_dataloaders, "test": test_dataloaders, "predict": predict_dataloaders}
         if base is None:
-            if not _loaders_in(datamodule):
+            if not loaders_in(datamodule):
                 raise ArgumentError(
                     f"datamodule={datamodule!r}: expected a LightningDataModule, a torch DataLoader, or a list or "
                     "dict of DataLoaders."
@@ -189,15 +206,15 @@ class CanaryDataModule:
             DataError: There is no loader to put them into, or `encode` does not make examples like its dataset's.
         """
         loaders = self._train if self.wrapped is None else self.wrapped.train_dataloader()
-        found = _loaders_in(loaders)
+        found = loaders_in(loaders)
         if not found:
             raise DataError(
                 f"train_dataloader: {type(loaders).__name__} has no torch DataLoader to put canaries into; expected a "
                 "DataLoader, a list or dict of them, or a CombinedLoader."
             )
-        chosen = found[_choose(self._loader, list(found))]
+        chosen = found[choose(self._loader, list(found))]
         weaver = self._weaver = self._make_weaver()
-        return _replace(loaders, chosen, weave_loader(chosen, weaver, self._trained))
+        return replaced(loaders, chosen, weave_loader(chosen, weaver, self._trained))
 
     def _make_weaver(self) -> Weaver:
         if self._occurrences is None:
@@ -216,11 +233,29 @@ class CanaryDataModule:
             stream_length=self._stream_length,
         )
 
+    def planted_examples(self) -> dict[str, list[Any]]:
+        """What the training data hold of each canary that is not held out, by its text: what `encode` made of it.
+
+        Raises:
+            DataError: `encode` fails.
+        """
+        if self._occurrences is None:
+            self._occurrences = self._encode_all()
+        found: dict[str, list[Any]] = {}
+        if hasattr(type(self.wrapped), "planted_examples"):
+            found = self.wrapped.planted_examples()
+        for canary, example in zip(self.canaries, self._occurrences.examples, strict=True):
+            if canary.copies:
+                found.setdefault(canary.text, []).append(example)
+        return found
+
     def _encode_all(self) -> Occurrences:
         examples = []
-        for canary in self.canaries:
+        for number, canary in enumerate(self.canaries):
             try:
-                examples.append(self._encode(canary.text))
+                # A callback may look at the examples before the training does, and must not change it by that.
+                with seeded(self._seed + number):
+                    examples.append(self._encode(canary.text))
             except Exception as error:
                 raise DataError(f"encode: failed for canary {canary.id!r} with {error!r}; mend encode.") from error
         numbers = [number for number, canary in enumerate(self.canaries) for _ in range(canary.copies)]
@@ -281,9 +316,9 @@ class CanaryDataModule:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle for a process that trains together with this one: its class is made there again."""
-        package: Any = package_of(self, "LightningDataModule")
+        packages = tuple(package.__name__ for package in packages_of(self, "LightningDataModule"))
         state = {name: value for name, value in vars(self).items() if name not in (*_HOOKS, "_weaver")}
-        return _revive, (package.__name__, state)
+        return _revive, (packages, state)
 
 
 class _Constant:
@@ -299,13 +334,13 @@ class _Constant:
     __code__ = __call__.__code__
 
 
-def _new(package: ModuleType) -> CanaryDataModule:
-    made: CanaryDataModule = object.__new__(on_package(CanaryDataModule, "LightningDataModule", package))
+def _new(packages: tuple[ModuleType, ...]) -> CanaryDataModule:
+    made: CanaryDataModule = object.__new__(on_packages(CanaryDataModule, "LightningDataModule", packages))
     return made
 
 
-def _revive(package: str, state: dict[str, Any]) -> CanaryDataModule:
-    data = _new(package_named(package))
+def _revive(packages: tuple[str, ...], state: dict[str, Any]) -> CanaryDataModule:
+    data = _new(tuple(map(package_named, packages)))
     wrapped = state.pop("wrapped")
     vars(data).update(state, _weaver=None)
     data._wrap(wrapped)
@@ -331,56 +366,3 @@ def _place_of(trainer: Any) -> tuple[int, int]:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
     return 0, 1
-
-
-# ---- collections of loaders -----------------------------------------------------------------------------------
-
-
-def _loaders_in(loaders: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], DataLoader[Any]]:
-    """The data loaders in a collection, in order, by their keys."""
-    if isinstance(loaders, DataLoader):
-        return {path: loaders}
-    if _is_combined(loaders):
-        return _loaders_in(loaders.iterables, path)
-    entries: Any = ()
-    if isinstance(loaders, Mapping):
-        entries = loaders.items()
-    elif isinstance(loaders, list | tuple):
-        entries = enumerate(loaders)
-    return {place: found for key, part in entries for place, found in _loaders_in(part, (*path, key)).items()}
-
-
-def _choose(wanted: int | str | None, paths: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """The place of the loader that gets the canaries."""
-    if wanted is None:
-        return paths[0]
-    if isinstance(wanted, int) and 0 <= wanted < len(paths):
-        return paths[wanted]
-    for path in paths:
-        if not isinstance(wanted, int) and wanted in path:
-            return path
-    known = ", ".join("/".join(map(str, path)) for path in paths)
-    raise ArgumentError(
-        f"loader={wanted!r}: expected a number from 0 to {len(paths) - 1} or a key of the training loaders ({known})."
-    )
-
-
-def _replace(loaders: Any, old: DataLoader[Any], new: DataLoader[Any]) -> Any:
-    """A collection like the given one, with another loader in the place of one of its loaders."""
-    if loaders is old:
-        return new
-    if _is_combined(loaders):
-        combined = copy.copy(loaders)
-        combined.flattened = [new if loader is old else loader for loader in loaders.flattened]
-        return combined
-    if isinstance(loaders, Mapping):
-        return type(loaders)({key: _replace(part, old, new) for key, part in loaders.items()})  # type: ignore[call-arg]
-    if isinstance(loaders, list | tuple):
-        parts = [_replace(part, old, new) for part in loaders]
-        return type(loaders)(*parts) if hasattr(loaders, "_fields") else type(loaders)(parts)
-    return loaders
-
-
-def _is_combined(loaders: Any) -> bool:
-    """Whether it is a `CombinedLoader`, of either package."""
-    return type(loaders).__name__ == "CombinedLoader" and hasattr(loaders, "flattened")

@@ -46,17 +46,22 @@ def package_of(instance: object, kind: str) -> ModuleType | None:
     >>> package_of(3, "LightningModule") is None
     True
     """
-    for module in map(sys.modules.get, _MODULES.values()):
-        if module is not None and isinstance(instance, getattr(module, kind)):
-            return module
-    return None
+    return next(iter(packages_of(instance, kind)), None)
 
 
-def package_in_use() -> ModuleType:
-    """The package a program has imported; `lightning` if it has imported both or neither."""
-    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-        return sys.modules["pytorch_lightning"]
-    return package_named("lightning")
+def packages_in_use() -> tuple[ModuleType, ...]:
+    """The packages that are imported, by the program or by us; `lightning` if none is.
+
+    Whose import it was cannot be told: our callbacks import `lightning`, and so may any library the program uses.
+    """
+    found = tuple(module for module in map(sys.modules.get, _MODULES.values()) if module is not None)
+    return found or (package_named("lightning"),)
+
+
+def packages_of(instance: object, kind: str) -> tuple[ModuleType, ...]:
+    """All packages whose class `kind` an object is an instance of."""
+    found = (module for module in map(sys.modules.get, _MODULES.values()) if module is not None)
+    return tuple(module for module in found if isinstance(instance, getattr(module, kind)))
 
 
 class OnPytorchLightning:
@@ -86,3 +91,22 @@ def on_package(behaviour: type, kind: str, package: ModuleType, like: type | Non
     name = model.__qualname__ if like is None else f"{model.__qualname__}.on_pytorch_lightning"
     names = {"__module__": model.__module__, "__qualname__": name, "__doc__": model.__doc__}
     return type(model.__name__, (behaviour, getattr(package, kind)), names)
+
+
+@cache
+def on_packages(behaviour: type, kind: str, packages: tuple[ModuleType, ...]) -> type[Any]:
+    """The same on the base classes of several packages: for an object that finds out later which of them it needs.
+
+    Every Trainer takes it for one of its own. It must be made an instance of `on_package` before it is asked for a hook
+    that it does not have: of the two base classes' hooks, one would count as overridden.
+
+    Args:
+        behaviour: A class without a Lightning base.
+        kind: The name of the base class, such as "LightningDataModule".
+        packages: Where the base classes are.
+    """
+    if len(packages) == 1:
+        made: type[Any] = on_package(behaviour, kind, packages[0])
+        return made
+    names = {"__module__": behaviour.__module__, "__qualname__": behaviour.__qualname__, "__doc__": behaviour.__doc__}
+    return type(behaviour.__name__, (behaviour, *(getattr(package, kind) for package in packages)), names)

@@ -131,6 +131,16 @@ class TextData(_Base):
         if settings["val_fraction"]:
             self._val = self._cut(val, "validation")
 
+    def planted_examples(self) -> dict[str, list[Any]]:
+        """What the training data hold of each canary that is not held out, by its text: all tokens, in one row.
+
+        Raises:
+            DataError: It is not set up yet.
+        """
+        if self._train is None:
+            raise DataError("setup: not called yet; call setup() before asking what is planted, as a Trainer does.")
+        return {canary.text: [self._train.ids] for canary in self.canaries or () if canary.copies}
+
     def _make_tokenizer(self, texts: Sequence[str], canaries: CanarySet) -> CharTokenizer | WordTokenizer:
         """A tokenizer that knows every secret of every format, not only those that are in the text."""
         secrets = [text for format_ in canaries.by_format() for text in format_.covering()]

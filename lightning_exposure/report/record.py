@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,12 @@ class Measurement:
         val_loss: Of the validation data, if there is any.
         seconds: How long the measurement took.
         estimates: Exposures by the id of the canary.
+        method: What `measure_exposure` was asked for; None in records that do not say.
+        samples: The cap on its walks.
+        budget: The cap on its expansions.
+        seed: Of its walks.
+        precision: The width at which it stops, in bits; None: it does not.
+        cut: Whether the caps are lower than asked for, so that the training was not held up.
     """
 
     epoch: int
@@ -49,6 +55,24 @@ class Measurement:
     val_loss: float | None
     seconds: float
     estimates: dict[str, ExposureEstimate]
+    method: str | None = None
+    samples: int | None = None
+    budget: int | None = None
+    seed: int | None = None
+    precision: float | None = None
+    cut: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What `measure_exposure` was called with: with the same weights it gives the same estimates again.
+
+        Give it the canaries of a format together, in their order. Empty in records that do not say.
+        """
+        if self.method is None or not self.estimates:
+            return {}
+        names = ("method", "samples", "budget", "seed", "precision")
+        confidence = next(iter(self.estimates.values())).confidence
+        return {**{name: getattr(self, name) for name in names}, "confidence": confidence}
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes as plain values, for checkpoints and JSON."""
@@ -245,7 +269,26 @@ def _read_measurement(item: Field, canaries: CanarySet) -> Measurement:
         val_loss=optional_number(item["val_loss"]),
         seconds=item["seconds"].number(),
         estimates=read_estimates(item["estimates"], canaries),
+        **_read_arguments(item),
     )
+
+
+def _read_arguments(item: Field) -> dict[str, Any]:
+    """How it was measured; older records do not say."""
+    given = {key: item[key] for key in item.as_(dict) if key in _ARGUMENTS}
+    return {
+        key: None if field.value is None and key != "cut" else _ARGUMENTS[key](field) for key, field in given.items()
+    }
+
+
+_ARGUMENTS: dict[str, Callable[[Field], Any]] = {
+    "method": lambda field: field.as_(str),
+    "samples": Field.count,
+    "budget": Field.count,
+    "seed": lambda field: field.as_(int),
+    "precision": lambda field: field.number(finite=True),
+    "cut": lambda field: field.as_(bool),
+}
 
 
 def _read_references(item: Field) -> References:

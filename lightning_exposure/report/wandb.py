@@ -60,18 +60,21 @@ def log_canaries(run: Any, canaries: CanarySet, name: str) -> None:
 
 
 def log_history(run: Any, history: Sequence[Measurement], baseline: Mapping[str, ExposureEstimate], name: str) -> None:
-    """A line per canary: its exposure over the epochs, from before training on."""
+    """A line per canary: its exposure over the epochs, from before training on.
+
+    The lower end of each interval: where only a bound is known, a line through points would jump with the sample.
+    """
     import wandb
 
     newest = history[-1].estimates
-    shown = sorted(newest, key=lambda canary: -newest[canary].bits)[:_CHARTED]
+    shown = sorted(newest, key=lambda canary: -newest[canary].low)[:_CHARTED]
     epochs = [float(measurement.epoch) for measurement in history]
-    lines = [[measurement.estimates[canary].bits for measurement in history] for canary in shown]
+    lines = [[measurement.estimates[canary].low for measurement in history] for canary in shown]
     if baseline:
         epochs = [0.0, *epochs]
-        lines = [[baseline[canary].bits, *line] for canary, line in zip(shown, lines, strict=True)]
+        lines = [[baseline[canary].low, *line] for canary, line in zip(shown, lines, strict=True)]
     chart = wandb.plot.line_series(
-        xs=epochs, ys=lines, keys=shown, title="Exposure of each canary (bits)", xname="epoch"
+        xs=epochs, ys=lines, keys=shown, title="Exposure of each canary: at least (bits)", xname="epoch"
     )
     run.log({f"{name}/over_epochs": chart})
 
@@ -97,7 +100,7 @@ def log_references(run: Any, references: Mapping[str, References], name: str) ->
             xname="bits",
         )
         histogram = wandb.Histogram(np_histogram=np.histogram(found.costs, bins=40))
-        run.log({f"{name}/references/{format_name}": histogram, f"{name}/references/{format_name}/fit": chart})
+        run.log({f"{name}/references/{format_name}": histogram, f"{name}/references_fit/{format_name}": chart})
 
 
 def log_extractions(run: Any, rows: Sequence[Row], name: str) -> None:

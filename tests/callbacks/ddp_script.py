@@ -1,11 +1,12 @@
 """Trains in two processes (or one) and writes what each rank has: run by test_ddp.py.
 
-Usage: python ddp_script.py FOLDER DEVICES WITH_CALLBACKS, the last one "yes", "no", or "broken" for a model whose
-logits are NaN in the second process once it was trained.
+Usage: python ddp_script.py FOLDER DEVICES WITH_CALLBACKS, the last one "yes", "no", "broken" for a model whose logits
+are NaN in the second process once it was trained, or "slow" for measurements that seem to take long in the first one.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ def main() -> None:
     callbacks = [exposure, attack] if with_callbacks else []
     options = {"strategy": "ddp", "devices": devices} if devices > 1 else {"devices": 1}
     run = trainer(folder, *callbacks, max_epochs=3, **options)
+    if sys.argv[3] == "slow" and run.global_rank == 0:
+        ticks = itertools.count(0.0, 100.0)
+        exposure._timer = lambda: next(ticks)
     model = Model()
     run.fit(model, loader(BOTH), loader(shuffle=False))
     assert not broken, "the measurement in the second process fails"
@@ -50,6 +54,7 @@ def main() -> None:
             "weights": model.state_dict(),
             "bits": [[e.bits for e in m.estimates.values()] for m in exposure.history],
             "texts": [[e.secret for e in m.estimates.values()] for m in exposure.history],
+            "arguments": [m.arguments | {"cut": m.cut} for m in exposure.history],
             "extractions": found,
         },
         folder / f"rank{run.global_rank}.pt",

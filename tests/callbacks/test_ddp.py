@@ -49,7 +49,10 @@ def test_results_equal_those_of_one_process(runs: dict[str, list[dict[str, Any]]
     model.load_state_dict(runs["with"][0]["weights"])
     for format, canaries in BOTH.by_format().items():
         tree = SecretTree(model, format, CHARS)
-        alone = {e.secret: e.bits for e in measure_exposure(tree, [canary.text for canary in canaries])}
+        texts, arguments = [canary.text for canary in canaries], runs["with"][0]["arguments"][-1]
+        assert not arguments["cut"]
+        arguments = {name: value for name, value in arguments.items() if name != "cut"}
+        alone = {e.secret: e.bits for e in measure_exposure(tree, texts, **arguments)}
         shared = dict(zip(runs["with"][0]["texts"][-1], runs["with"][0]["bits"][-1], strict=True))
         assert {text: shared[text] for text in alone} == alone
         candidates = extract(tree, top_k=len(canaries)).candidates
@@ -60,6 +63,16 @@ def test_weights_are_bit_for_bit_the_same_with_and_without(runs: dict[str, list[
     for rank in range(2):
         with_callbacks, without = runs["with"][rank]["weights"], runs["without"][rank]["weights"]
         assert all(torch.equal(with_callbacks[name], without[name]) for name in without)
+
+
+def test_the_first_process_decides_for_all_what_is_cut(tmp_path: Path) -> None:
+    done = start(tmp_path / "slow", 2, "slow")
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (torch.load(tmp_path / "slow" / f"rank{rank}.pt", weights_only=True) for rank in range(2))
+    assert [how["cut"] for how in first["arguments"]] == [True, True, False]
+    assert first["arguments"] == second["arguments"]
+    assert first["bits"] == second["bits"]
+    assert done.stderr.count("a measurement in full is expected to take") == 1
 
 
 def test_a_measurement_that_fails_in_one_process_stops_them_all(tmp_path: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import csv
-import pkgutil
 import random
 from pathlib import Path
 from typing import Any
 
 import lightning as L  # noqa: N812
-import lightning.pytorch.callbacks as bars
 import numpy as np
 import pytest
 import torch
@@ -46,9 +44,10 @@ class TestWhatIsLogged:
         run = fit(tmp_path, callback, validate=validate, max_epochs=6)
         metrics = run.callback_metrics
         for canary in CANARIES:
-            low, bits, high = (metrics[f"exposure/{canary.id}{part}"] for part in ("/low", "", "/high"))
+            low, bits, high = (metrics[f"exposure{part}/{canary.id}"] for part in ("_low", "", "_high"))
             assert low <= bits <= high <= PIN.bits + 1e-4
         assert metrics["exposure/max"] == max(metrics[f"exposure/{canary.id}"] for canary in CANARIES)
+        assert metrics["exposure_low/max"] == max(metrics[f"exposure_low/{canary.id}"] for canary in CANARIES)
         assert metrics["exposure/seconds"] > 0
         assert [measurement.epoch for measurement in callback.history] == [1, 2, 3, 4, 5, 6]
         assert callback.history[-1].estimates[OFTEN].bits > callback.baseline[OFTEN].bits
@@ -60,7 +59,7 @@ class TestWhatIsLogged:
     def test_it_is_what_one_measures_by_hand(self, tmp_path: Path) -> None:
         callback, model = ExposureCallback(CANARIES, CHARS), Model()
         fit(tmp_path, callback, model=model)
-        by_hand = measure_exposure(SecretTree(model, PIN, CHARS), list(CANARIES.texts))
+        by_hand = measure_exposure(SecretTree(model, PIN, CHARS), list(CANARIES.texts), precision=0.25)
         assert [estimate.bits for estimate in callback.history[-1].estimates.values()] == [e.bits for e in by_hand]
 
     def test_callbacks_that_monitor_find_it_with_and_without_validation(self, tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ class TestOftenMissed:
         fit(tmp_path, callback, max_epochs=2, model=other)
         assert len(callback.history) == 2
         assert callback.history != first
-        by_hand = measure_exposure(SecretTree(other, PIN, CHARS), list(CANARIES.texts))
+        by_hand = measure_exposure(SecretTree(other, PIN, CHARS), list(CANARIES.texts), precision=0.25)
         assert [estimate.bits for estimate in callback.history[-1].estimates.values()] == [e.bits for e in by_hand]
 
     def test_a_trial_run_leaves_the_settings_alone(self, tmp_path: Path) -> None:
@@ -271,37 +270,6 @@ class TestExtraction:
         assert attack.extractions[PIN.name].settings["width"] == 7
 
 
-@pytest.mark.parametrize(
-    ("bar", "line", "method"),
-    [("TQDMProgressBar", "tqdm.std.tqdm", "set_description"), ("RichProgressBar", "rich.progress.Progress", "update")],
-)
-def test_progress_bars_say_what_is_running(
-    tmp_path: Path, bar: str, line: str, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The real bars, listened to."""
-    said: list[str] = []
-    owner = pkgutil.resolve_name(line)
-    original = getattr(owner, method)
-
-    def listen(self: Any, *arguments: Any, **options: Any) -> Any:
-        said.append(f"{arguments} {options}")
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(owner, method, listen)
-    callbacks = [ExposureCallback(CANARIES, CHARS, method="exact"), ExtractionCallback(CANARIES, CHARS, verbose=False)]
-    fit(tmp_path, getattr(bars, bar)(), *callbacks, enable_progress_bar=True, max_epochs=1)
-    assert any("measuring exposure" in text and "nodes" in text for text in said)
-    assert any("extraction: shortest_path" in text and "expansions" in text for text in said)
-
-
-def test_the_progress_bar_that_a_trainer_has_by_default(tmp_path: Path) -> None:
-    """Before the training starts it has no line yet."""
-    exposure, attack = ExposureCallback(CANARIES, CHARS), ExtractionCallback(CANARIES, CHARS, verbose=False)
-    fit(tmp_path, exposure, attack, enable_progress_bar=True, max_epochs=1)
-    assert len(exposure.history) == 1
-    assert attack.extractions
-
-
 class TestBadInput:
     """Each is a clear error before training begins."""
 
@@ -384,7 +352,7 @@ def test_a_part_of_the_module_can_be_measured(tmp_path: Path) -> None:
     callback = ExposureCallback(CANARIES, CHARS, model=lambda module: module.inner)
     model = Holder()
     fit(tmp_path, callback, model=model, max_epochs=1)
-    by_hand = measure_exposure(SecretTree(model.inner, PIN, CHARS), list(CANARIES.texts))
+    by_hand = measure_exposure(SecretTree(model.inner, PIN, CHARS), list(CANARIES.texts), precision=0.25)
     assert [estimate.bits for estimate in callback.history[-1].estimates.values()] == [e.bits for e in by_hand]
 
 

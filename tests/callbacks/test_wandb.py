@@ -63,7 +63,10 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("offline")
 def test_scalars_charts_and_tables_are_in_the_run_file(tmp_path: Path) -> None:
-    exposure, attack = ExposureCallback(BOTH, CHARS, references=100), ExtractionCallback(BOTH, CHARS, verbose=False)
+    exposure, attack = (
+        ExposureCallback(BOTH, CHARS, references=100, method="importance", samples=50),
+        ExtractionCallback(BOTH, CHARS, verbose=False),
+    )
     logger = WandbLogger(project="test", save_dir=tmp_path, offline=True)
     try:
         trainer(tmp_path, exposure, attack, logger=logger, max_epochs=3).fit(
@@ -94,7 +97,11 @@ def test_scalars_charts_and_tables_are_in_the_run_file(tmp_path: Path) -> None:
     assert len(series) == 3
     newest = max(series, key=lambda table: len(table["data"]))
     assert len(newest["data"]) == len(BOTH) * 4  # before training, and after each of three epochs
-    fits = tables(tmp_path, f"exposure/references/{PIN.name}/fit")
+    # A line goes through what is certain, the lower ends of the intervals.
+    lows = [exposure.baseline[often].low, *(measurement.estimates[often].low for measurement in exposure.history)]
+    drawn = [row[2] for row in newest["data"] if row[1] == often]
+    assert drawn == pytest.approx(lows, rel=1e-5)
+    fits = tables(tmp_path, f"exposure/references_fit/{PIN.name}")
     assert any("skew-normal" in str(row) for row in fits[0]["data"])
 
 
