@@ -85,14 +85,15 @@ def _at_one_place(
     tokens, targets = automaton.children(place)
     wanted = torch.from_numpy(tokens).to(logits.device)
     if len(rows) == len(logits):
-        edge_nats = normalizer[:, None] - logits[:, wanted].double()
+        edge_nats = normalizer[:, None] - logits.index_select(1, wanted).double()
     else:
         at = torch.from_numpy(rows).to(logits.device)
         edge_nats = normalizer[at, None] - logits[at[:, None], wanted].double()
     total = costs[rows, None] + _bits(edge_nats)
-    if bound == math.inf:
+    within = total <= bound
+    if within.all():
         return np.repeat(rows, len(tokens)), np.tile(tokens, len(rows)), np.tile(targets, len(rows)), total.ravel()
-    row, column = np.nonzero(total <= bound)
+    row, column = np.nonzero(within)
     return rows[row], tokens[column], targets[column], total[row, column]
 
 

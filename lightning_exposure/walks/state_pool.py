@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from lightning_exposure.language.models import StepModel, device_of
 from lightning_exposure.language.states import State
 
-_SMALL_BLOCK = 2**25
-"""Blocks below 32 MiB are put together, so that gathering from all of them stays a small part of a step."""
+_SMALL_BLOCK = 2**22
+"""Blocks below 4 MiB are put together: below that, asking one more block costs more than copying its states once."""
 
 
 @dataclass
@@ -38,6 +38,7 @@ class StatePool:
 
     def __init__(self, model: StepModel) -> None:
         self._model = model
+        self._device = device_of(model.module)  # asked once: a walk does not move its model
         self._blocks: dict[int, _Block] = {}
         self._next = 0
         self._block_of = np.empty(0, dtype=np.int32)  # for each owner: its block, -1 if its state is not kept
@@ -102,7 +103,7 @@ class StatePool:
             self._waiting = np.concatenate([self._waiting, np.zeros(more, dtype=np.int32)])
 
     def _select(self, state: State, rows: NDArray[np.integer]) -> State:
-        return self._model.select(state, torch.from_numpy(rows.astype(np.int64)).to(device_of(self._model.module)))
+        return self._model.select(state, torch.from_numpy(rows.astype(np.int64)).to(self._device))
 
     def _store(self, state: State, owners: NDArray[np.int64]) -> None:
         size = self._model.bytes_of(state)
@@ -132,7 +133,7 @@ class StatePool:
         """Merge the newest blocks while they are small and of similar size: each state is copied a few times only."""
         while len(self._blocks) > 1:
             before, last = sorted(self._blocks)[-2:]
-            if self._blocks[before].bytes > min(2 * self._blocks[last].bytes, _SMALL_BLOCK):
+            if self._blocks[before].bytes > min(2 * self._blocks[last].bytes, _SMALL_BLOCK - self._blocks[last].bytes):
                 return
             first, second = self._remove(before), self._remove(last)
             state = self._model.concatenate([first.state, second.state])
