@@ -1,7 +1,7 @@
 """Reading along given paths: of everything that might follow, only the tokens of the paths are priced.
 
 Expanding a node prices all its children. Who only wants to know what given secrets cost needs one logit of each row
-and its normalizer, and can read what no two secrets have in common in one go, without a stop at every token.
+and its normalizer.
 """
 
 from __future__ import annotations
@@ -52,58 +52,21 @@ class PathReader:
         self._model = model
         self._root = root
         self._check = check
+        self._device = device_of(model.module)
 
     def start(self) -> Reading:
         """Read the prompt."""
         logits, state = self._model.start(self._root)
         return Reading(state, self._check(logits, 1))
 
-    def step(self, state: State, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> Reading:
-        """Read one token after each of these rows of a state."""
-        logits, after = self._model.step(self._select(state, rows), self._tensor(tokens))
+    def step(self, state: State, tokens: NDArray[np.int64]) -> Reading:
+        """Read one token in each row of a state."""
+        logits, after = self._model.step(state, self._tensor(tokens))
         return Reading(after, self._check(logits, len(tokens)))
 
-    def rest(self, state: State, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Read several tokens after each of these rows of a state.
-
-        Args:
-            state: Where they begin.
-            rows: In which row of it each of them does.
-            tokens: `(rows, time)`; at least two. The last is priced and not read, the first is read and not priced.
-
-        Returns:
-            What each token but the first costs `(rows, time - 1)`.
-        """
-        read, priced = self._tensor(tokens[:, :-1]), tokens[:, 1:]
-        logits = read_on(self._model, self._select(state, rows), read).flatten(0, 1)
-        bits = edge_bits(self._check(logits, priced.size), np.arange(priced.size), priced.ravel())
-        return bits.reshape(priced.shape)
-
-    def _select(self, state: State, rows: NDArray[np.int64]) -> State:
+    def select(self, state: State, rows: NDArray[np.int64]) -> State:
+        """The state of some rows."""
         return self._model.select(state, self._tensor(rows))
 
     def _tensor(self, numbers: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(numbers)).to(device_of(self._model.module))
-
-
-def read_on(model: StepModel, state: State, tokens: Tensor) -> Tensor:
-    """The logits after each of several tokens `(rows, time)`, as `(rows, time, vocabulary)`.
-
-    A `StepModel` that can read them all at once says so with a method `read_on(state, tokens)`, which may return None
-    where it cannot; otherwise they are read one after the other.
-    """
-    at_once = getattr(model, "read_on", None)
-    if at_once is not None and tokens.shape[1] > 1:
-        logits = at_once(state, tokens)
-        if logits is not None:
-            return logits
-    return step_by_step(model, state, tokens)
-
-
-def step_by_step(model: StepModel, state: State, tokens: Tensor) -> Tensor:
-    """The logits after each of several tokens, read one after the other."""
-    after = []
-    for token in tokens.unbind(dim=1):
-        logits, state = model.step(state, token)
-        after.append(logits)
-    return torch.stack(after, dim=1)
+        return torch.from_numpy(np.ascontiguousarray(numbers)).to(self._device)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from lightning_exposure.errors import ModelError
 from lightning_exposure.language.models import device_of, evaluating, logits_of
-from lightning_exposure.language.path_reader import step_by_step
 from lightning_exposure.language.states import (
     State,
     batch_dimensions,
@@ -20,9 +19,6 @@ from lightning_exposure.language.states import (
     select_rows,
     tensors_of,
 )
-
-_ROUNDING = 64.0
-"""In units of the last place of the largest logit: what the order of additions may change."""
 
 
 class RecurrentAdapter:
@@ -61,7 +57,6 @@ class RecurrentAdapter:
         self._module = module
         self._state_argument = state_argument
         self._initial_state = initial_state
-        self._at_once: bool | None = None  # whether several tokens may be read at once; None: not tried yet
         with evaluating(module):
             of_two, of_three = (self.read(self._zeros(batch, 2), self._first(batch))[1] for batch in (2, 3))
         self._dimensions = batch_dimensions(of_two, of_three)
@@ -88,25 +83,6 @@ class RecurrentAdapter:
         """Read one more token in each row."""
         logits, after = self.read(tokens[:, None], state)
         return logits[:, -1], after
-
-    def read_on(self, state: State, tokens: Tensor, /) -> Tensor | None:
-        """The logits after each of several tokens `(batch, time)`; None if the module cannot read them at once."""
-        if self._at_once is None:
-            few = torch.arange(min(2, len(tokens)), device=tokens.device)
-            self._at_once = self._reads_at_once(self.select(state, few), tokens[few])
-        return self.read(tokens, state)[0] if self._at_once else None
-
-    def _reads_at_once(self, state: State, tokens: Tensor) -> bool:
-        """Whether several tokens at once give what they give one after the other, but for rounding."""
-        one_by_one = step_by_step(self, state, tokens)
-        try:
-            at_once, _ = self.read(tokens, state)
-        except (ModelError, RuntimeError, ValueError, TypeError, IndexError):  # a forward for single tokens only
-            return False
-        if at_once.shape != one_by_one.shape or not bool(torch.isfinite(one_by_one).all()):
-            return False
-        slack = _ROUNDING * torch.finfo(one_by_one.dtype).eps * float(one_by_one.abs().max())
-        return bool((at_once - one_by_one).abs().max() <= slack)
 
     def select(self, state: State, rows: Tensor, /) -> State:
         """The state of some rows."""

@@ -75,7 +75,7 @@ class _Scoring:
     """Sorted paths on the way from the root to their ends.
 
     What several paths have in common is read once, level by level as long as the nodes of a level fit in one batch,
-    then depth-first in batches. From where a path is alone its rest is read in one go.
+    then depth-first in batches. Where a path is alone, nothing has to be looked up or picked until its end.
     """
 
     def __init__(self, reader: PathReader, paths: NDArray[np.int64], batch: int) -> None:
@@ -114,35 +114,38 @@ class _Scoring:
         del reading  # the logits are not needed any more
         goes_on = self._lengths[rows] > level + 1
         alone = self._alone_after[rows] <= level
-        self._finish(state, rows[goes_on & alone], node[goes_on & alone], level)
+        single = np.flatnonzero(goes_on & alone)
+        for some in _parts(len(single), self._batch):
+            these = single[some]
+            self._finish(self._reader.select(state, node[these]), rows[these], level)
         rows, child = rows[goes_on & ~alone], child[goes_on & ~alone]
         shared, node = np.unique(child, return_inverse=True)
         for some in _parts(len(shared), self._batch):
             begin, end = np.searchsorted(node, [some.start, some.stop])  # rising, because the paths are sorted
-            self.expansions += len(some)
-            nodes = shared[some.start : some.stop]
-            after = self._reader.step(state, parents[nodes], tokens[nodes])
+            nodes = shared[some]
+            self.expansions += len(nodes)
+            after = self._reader.step(self._reader.select(state, parents[nodes]), tokens[nodes])
             self._go_on(after, rows[begin:end], node[begin:end] - some.start, level + 1)
 
-    def _finish(self, state: State, rows: NDArray[np.intp], node: NDArray[np.int64], level: int) -> None:
-        """Read the rest of paths that share nothing more, those of one length together."""
-        lengths = self._lengths[rows]
-        for length in np.unique(lengths).tolist():
-            of_length = np.flatnonzero(lengths == length)
-            read = length - 1 - level
-            for some in _parts(len(of_length), max(1, self._batch // read)):
-                these = of_length[some.start : some.stop]
-                bits = self._reader.rest(state, node[these], self._paths[rows[these], level:length])
-                self.expansions += bits.size
-                for column in bits.T:  # one after the other, as in every walk: the same sums to the last digit
-                    self.costs[rows[these]] += column
+    def _finish(self, state: State, rows: NDArray[np.intp], level: int) -> None:
+        """Read paths that share nothing more to their ends, from a state with a row for each."""
+        while len(rows):
+            reading = self._reader.step(state, self._paths[rows, level])
+            self.expansions += len(rows)
+            level += 1
+            self.costs[rows] += reading.bits(np.arange(len(rows)), self._paths[rows, level])
+            state = reading.state
+            longer = self._lengths[rows] > level + 1
+            if not longer.all():
+                rows = rows[longer]
+                state = self._reader.select(state, np.flatnonzero(longer)) if len(rows) else None
 
 
-def _parts(count: int, largest: int) -> Iterator[range]:
-    """The numbers up to `count` in as few parts as possible, none above the largest size, all nearly equal."""
+def _parts(count: int, largest: int) -> Iterator[slice]:
+    """The numbers below `count` in as few parts as possible, none above the largest size, all nearly equal."""
     parts = -(-count // largest)
     for i in range(parts):
-        yield range(count * i // parts, count * (i + 1) // parts)
+        yield slice(count * i // parts, count * (i + 1) // parts)
 
 
 @dataclass(frozen=True)
