@@ -19,6 +19,7 @@ from benchmarks.estimates import benchmark_estimates
 from benchmarks.exact import benchmark_exact
 from benchmarks.extraction import benchmark_credit_card, benchmark_extraction
 from benchmarks.models import Recipe, Subject, train_or_load
+from benchmarks.precision import benchmark_precision
 from benchmarks.private_training import benchmark_private_training
 from benchmarks.ranking import benchmark_ranking
 from benchmarks.scoring import benchmark_scoring
@@ -30,6 +31,7 @@ WITH_MODEL: Mapping[str, Callable[[Subject], list[Row]]] = MappingProxyType(
         "enumeration": benchmark_enumeration,
         "exact": benchmark_exact,
         "estimates": benchmark_estimates,
+        "precision": benchmark_precision,
         "extraction": benchmark_extraction,
     }
 )
@@ -41,6 +43,12 @@ def _huggingface() -> list[Row]:
     return benchmark_huggingface()
 
 
+def _gpt2() -> list[Row]:
+    from benchmarks.gpt2 import benchmark_gpt2
+
+    return benchmark_gpt2()
+
+
 WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
     {
         "ranking": benchmark_ranking,
@@ -48,6 +56,7 @@ WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
         "callback": benchmark_callback,
         "private": benchmark_private_training,
         "huggingface": _huggingface,
+        "gpt2": _gpt2,
     }
 )
 NAMES = (*WITH_MODEL, *WITHOUT_MODEL)
@@ -63,12 +72,14 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   enumeration  all 10^6 secrets of a format: one walk against full forward passes; peak memory
   exact        the exact rank of a secret among 10^9: model evaluations, time, peak memory
   estimates    errors of the estimates at ranks 1 to 10^5 of 10^6, against the exact value
+  precision    what a precision of 2, 1, 0.5 and 0.25 bits costs: expansions, errors, intervals that hold the truth
   extraction   the likeliest of 10^9 secrets with a proof; a search for what is not there: speed, peak memory
   ranking      exposure of 1,000 given scores among 10^6 given references (needs no model)
   cards        a credit card among 10^15, inserted 8 times in a training of its own
   callback     what measuring 10 and 100 canaries after every epoch adds to a training
   private      a private training step of ours and of Opacus, against a plain one: time, peak memory (no model either)
   huggingface  a GPT-2 of its own with subwords and a prompt of 60 tokens: scoring, searching, exact exposure
+  gpt2         a GPT-2 of 124 million parameters and 50,257 tokens: 5 canaries with and without a precision
 """
 EPILOG = "The exit code is 1 if a target was missed. The machine should have nothing else to do meanwhile."
 

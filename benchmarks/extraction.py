@@ -7,7 +7,7 @@ import time
 import torch
 
 from benchmarks.memory import PeakMemory, memory_row, peak_memory_of
-from benchmarks.models import CharacterModel, Recipe, Subject, number_format, train
+from benchmarks.models import Recipe, Subject, train
 from benchmarks.table import Row, Target, amount
 from benchmarks.timing import best_of, best_of_both
 from lightning_exposure import CanarySet, Extraction, SecretFormat, SecretTree, extract, measure_exposure
@@ -67,11 +67,7 @@ def _memorized(subject: Subject, repeats: int) -> list[Row]:
 
 def search_for_nothing(subject: Subject, expansions: int) -> Extraction:
     """A search in a model of the same size that was never trained: no secret stands out, and none is memorized."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        flat = CharacterModel(subject.tokenizer.vocab_size, subject.recipe.units, subject.recipe.layers).eval()
-    tree = SecretTree(flat, number_format(subject.recipe.digits), subject.tokenizer)
-    return extract(tree, budget=expansions)
+    return extract(subject.untrained().tree(subject.recipe.digits), budget=expansions)
 
 
 def _not_memorized(subject: Subject, expansions: int) -> list[Row]:

@@ -60,7 +60,7 @@ class HuggingFaceSubject:
 def make_subject(recipe: HuggingFaceRecipe, *, trained: bool) -> HuggingFaceSubject:
     """A GPT-2 and a byte-level BPE tokenizer for the text that comes with Python."""
     text = python_topics()
-    tokenizer = _train_tokenizer(text, recipe.vocabulary)
+    tokenizer = train_tokenizer([text], recipe.vocabulary)
     format_ = _format_with_prompt(text, tokenizer, recipe)
     (secret,) = format_.sample(1, seed=recipe.seed)
     with torch.random.fork_rng():
@@ -78,7 +78,8 @@ def make_subject(recipe: HuggingFaceRecipe, *, trained: bool) -> HuggingFaceSubj
     return subject
 
 
-def _train_tokenizer(text: str, size: int) -> Any:
+def train_tokenizer(texts: Sequence[str], size: int) -> Any:
+    """A byte-level BPE tokenizer of at most so many tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -88,7 +89,7 @@ def _train_tokenizer(text: str, size: int) -> Any:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator([text], trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
 
 

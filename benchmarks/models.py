@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,13 @@ class Subject:
     @property
     def canaries(self) -> CanarySet:
         return self.recipe.canaries()
+
+    def untrained(self) -> Subject:
+        """A model of the same size that has learned nothing: no secret stands out, and none is memorized."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            flat = CharacterModel(self.tokenizer.vocab_size, self.recipe.units, self.recipe.layers).eval()
+        return replace(self, model=flat)
 
     def tree(self, digits: int, batch_size: int = 4096) -> SecretTree:
         """The tree of the secrets with so many digits; the model has seen numbers with `recipe.digits` digits."""

@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
+from benchmarks.callback import benchmark_callback
 from benchmarks.enumeration import benchmark_enumeration
 from benchmarks.estimates import benchmark_estimates, known_secrets
 from benchmarks.exact import benchmark_exact, secret_near_rank
 from benchmarks.full_passes import full_pass_costs
 from benchmarks.mixture import exposure_by_mixture
 from benchmarks.models import Recipe, Subject, train, train_or_load
+from benchmarks.precision import benchmark_precision, covers
 from benchmarks.ranking import benchmark_ranking
 from benchmarks.scoring import benchmark_scoring
 from benchmarks.table import Row, Target, as_markdown, as_text
-from lightning_exposure import measure_exposure
+from lightning_exposure import ExposureEstimate, measure_exposure
 from lightning_exposure.walks import score
 
 TINY = Recipe(characters=3_000, units=12, layers=1, digits=4, repetitions=(8, 2), epochs=1, batch_size=16)
@@ -37,9 +39,10 @@ def assert_sound(rows: Sequence[Row], count: int) -> None:
 
 
 def test_scoring(subject: Subject) -> None:
-    speed, difference = rows = benchmark_scoring(subject, secrets=64, fully=16, batch_size=16, repeats=1)
-    assert_sound(rows, 2)
+    speed, of_small, difference = rows = benchmark_scoring(subject, secrets=64, fully=16, batch_size=16, repeats=1)
+    assert_sound(rows, 3)
     assert speed.value > 0
+    assert of_small.value > 0
     assert not difference.missed
 
 
@@ -59,6 +62,35 @@ def test_estimates(subject: Subject) -> None:
     rows = benchmark_estimates(subject, digits=3, ranks=(1, 100), samples=64, seeds=2, skew_normal_seeds=1)
     assert_sound(rows, 10)
     assert [row.target is not None for row in rows] == [False] * 6 + [True] * 4
+
+
+def test_precision(subject: Subject) -> None:
+    rows = benchmark_precision(subject, digits=3, ranks=(1, 10, 100), precisions=(1.0, 0.25), seeds=2)
+    assert_sound(rows, 8)
+    assert [row.target for row in rows[1::2]] == [Target("below", precision) for precision in (1.0, 0.25)] * 2
+    assert not any(row.missed for row in rows)  # a thousand secrets are counted, whatever the precision
+    assert all("100% of the intervals hold the exact value" in row.beside for row in rows[1::2])
+
+
+def test_an_interval_covers_what_lies_in_it() -> None:
+    estimate = ExposureEstimate("s", 5.0, 4.5, 5.5, "importance", 1.0, 1.0, 10.0, False, 0.95, 7)
+    assert covers(estimate, 4.5)
+    assert covers(estimate, 5.5)
+    assert not covers(estimate, 4.4)
+    assert not covers(estimate, 5.6)
+
+
+def test_the_untrained_model_is_the_same_each_time_and_not_the_trained_one(subject: Subject) -> None:
+    texts = [canary.text for canary in subject.canaries]
+    one, other = (score(subject.untrained().tree(TINY.digits), texts).costs for _ in range(2))
+    np.testing.assert_array_equal(one, other)
+    assert (one != score(subject.tree(TINY.digits), texts).costs).all()
+
+
+def test_callback() -> None:
+    rows = benchmark_callback((2, 12), epochs=1, text="the quick brown fox jumps over the lazy dog. " * 200)
+    assert_sound(rows, 2)
+    assert [row.target for row in rows] == [Target("below", 5.0)] * 2
 
 
 def test_ranking() -> None:

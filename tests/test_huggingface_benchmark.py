@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from benchmarks.gpt2 import GPT2Recipe, benchmark_gpt2
 from benchmarks.huggingface import HuggingFaceRecipe, benchmark_huggingface
+from lightning_exposure import SecretFormat
 
 TINY = HuggingFaceRecipe(
     vocabulary=1000, layers=1, width=16, heads=2, prompt=30, blanks="##-#", steps=2, rows=2, window=40
@@ -18,3 +20,16 @@ def test_every_number_is_there_and_the_shared_prompt_costs_no_precision() -> Non
     difference = next(row for row in rows if "largest difference" in row.what)
     assert not difference.missed
     assert "after 30 tokens" in difference.what
+
+
+def test_a_measurement_to_a_quarter_of_a_bit_is_compared_with_one_that_spends_all_it_may() -> None:
+    recipe = GPT2Recipe(vocabulary=1500, layers=1, width=16, heads=2, repetitions=(1, 16), steps=2, rows=2, window=16)
+    rows = benchmark_gpt2(recipe, format=SecretFormat("my pin is ###"), budget=2_000, samples=64)
+    fewer, error, width = rows
+    assert len({row.what for row in rows}) == 3
+    assert fewer.value > 0
+    assert fewer.target is not None
+    assert fewer.target.limit == 5.0
+    assert not error.missed  # a thousand secrets are counted in either case
+    assert "2 of 2 intervals hold" in error.beside
+    assert math.isfinite(width.value)

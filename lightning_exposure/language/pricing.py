@@ -69,6 +69,23 @@ def price_children(
     return parents[order], tokens[order], targets[order], total[order]
 
 
+def edge_bits(logits: Tensor, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What single tokens cost: `tokens[i]` after the node of `rows[i]`.
+
+    Args:
+        logits: What the model says after each node `(nodes, vocabulary)`.
+        rows: Of the node before each token.
+        tokens: The tokens.
+
+    Raises:
+        ModelError: The logits are not finite.
+    """
+    normalizer = _log_sum(logits)
+    _refuse_nan(normalizer)
+    at, wanted = torch.from_numpy(rows).to(logits.device), torch.from_numpy(tokens).to(logits.device)
+    return _bits(normalizer[at] - logits[at, wanted].double())
+
+
 def _at_one_place(
     automaton: TokenAutomaton,
     place: int,
@@ -82,14 +99,15 @@ def _at_one_place(
     tokens, targets = automaton.children(place)
     wanted = torch.from_numpy(tokens).to(logits.device)
     if len(rows) == len(logits):
-        edge_nats = normalizer[:, None] - logits[:, wanted].double()
+        edge_nats = normalizer[:, None] - logits.index_select(1, wanted).double()
     else:
         at = torch.from_numpy(rows).to(logits.device)
         edge_nats = normalizer[at, None] - logits[at[:, None], wanted].double()
     total = costs[rows, None] + _bits(edge_nats)
-    if bound == math.inf:
+    within = total <= bound
+    if within.all():
         return np.repeat(rows, len(tokens)), np.tile(tokens, len(rows)), np.tile(targets, len(rows)), total.ravel()
-    row, column = np.nonzero(total <= bound)
+    row, column = np.nonzero(within)
     return rows[row], tokens[column], targets[column], total[row, column]
 
 
@@ -132,8 +150,8 @@ def _bits(nats: Tensor) -> NDArray[np.float64]:
 
 def _log_sum(logits: Tensor) -> Tensor:
     """`logsumexp` of each row: exponentials in the model's own precision, their sum in float64."""
-    largest = logits.max(dim=1).values
-    return largest.double() + (logits - largest[:, None]).exp().sum(dim=1, dtype=torch.float64).log()
+    largest = logits.amax(dim=1)
+    return largest.double() + (logits - largest[:, None]).exp_().sum(dim=1, dtype=torch.float64).log()
 
 
 def _refuse_nan(normalizer: Tensor) -> None:

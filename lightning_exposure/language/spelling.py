@@ -349,15 +349,16 @@ class Spelling:
 
         Many secrets in one go: the tokenizer would read the prompt again in each of them.
         """
-        begin = len(self.root_text)
-        widths = {len(secret) - begin for secret in secrets}
-        if not self._letters or len(widths) != 1 or not all(secret.startswith(self.root_text) for secret in secrets):
+        root = self.root_text
+        begin = len(root)
+        lengths = set(map(len, secrets))
+        if not self._letters or len(lengths) != 1 or {secret[:begin] for secret in secrets} != {root}:
             return None
         try:
             tokens = list(map(self._letters.__getitem__, "".join([secret[begin:] for secret in secrets])))
         except KeyError:
             return None
-        rows = np.array(tokens, dtype=np.int32).reshape(len(secrets), widths.pop())
+        rows = np.array(tokens, dtype=np.int32).reshape(len(secrets), lengths.pop() - begin)
         places = self.automaton.walk(rows)
         return rows if (places >= 0).all() and self.automaton.accepting[places].all() else None
 

@@ -8,7 +8,8 @@ a batch of nodes, and never talks to a model.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.language.adapters import step_model
 from lightning_exposure.language.models import StepModel, device_of, evaluating
+from lightning_exposure.language.path_reader import PathReader
 from lightning_exposure.language.pricing import price_children
 from lightning_exposure.language.row_memory import bytes_of_row
 from lightning_exposure.language.spelling import Spelling
@@ -225,6 +227,12 @@ class SecretTree:
         state, logits = self._read(nodes)
         paths = nodes.paths
         return self._children(state, logits, nodes.places, nodes.costs, paths, bound)
+
+    @contextmanager
+    def reader(self) -> Iterator[PathReader]:
+        """What reads given paths and prices nothing else, for as long as the context lasts."""
+        with evaluating(self.model.module):
+            yield PathReader(self.model, self.spelling.root, self._checked)
 
     def revive(self, paths: NDArray[np.int32], places: NDArray[np.int64], costs: NDArray[np.float64]) -> Nodes:
         """Nodes whose states were dropped to save memory: their tokens are read again from the root.

@@ -156,7 +156,7 @@ class _Search:
         paths = self._expanded.paths(numbers)
         for rows, known in ((kept, state), (lost, None)):
             if len(rows):
-                nodes = _nodes(self._tree, chosen[rows], paths[rows], known)
+                nodes = _nodes(self._tree, chosen.take(rows), paths[rows], known)
                 self._take_in(self._tree.expand(nodes, min(self.best.limit, POSSIBLE)), numbers[rows])
         self._pool.release(parents)
         self.expansions += len(chosen)
@@ -176,12 +176,14 @@ class _Search:
             self._first_leaf_batch = self._batches
         if self.best.limit < before:
             self._pool.release(self.frontier.drop_from(self.best.limit)["parent"].astype(np.int64))
-        growing = np.flatnonzero(children.open & (children.costs < self.best.limit))
-        opened = np.empty(len(growing), dtype=OPEN_NODE)
+        is_growing = children.open & (children.costs < self.best.limit)
+        growing = slice(None) if is_growing.all() else np.flatnonzero(is_growing)
+        parents = children.parents[growing]
+        opened = np.empty(len(parents), dtype=OPEN_NODE)
         opened["cost"], opened["token"] = children.costs[growing], children.tokens[growing]
-        opened["place"], opened["parent"] = children.places[growing], numbers[children.parents[growing]]
+        opened["place"], opened["parent"] = children.places[growing], numbers[parents]
         self.frontier.push(opened)
-        waiting = np.bincount(children.parents[growing], minlength=len(numbers))
+        waiting = np.bincount(parents, minlength=len(numbers))
         room = int(_FOR_STATES * self._memory) - self.bytes_without_states
         self._pool.shrink_to(room)
         self._pool.add(children.state, numbers, waiting, room - self._pool.nbytes)

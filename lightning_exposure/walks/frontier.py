@@ -49,15 +49,16 @@ class Frontier:
         """Add nodes."""
         if not len(nodes):
             return
-        bucket = np.floor(nodes["cost"] / _WIDTH).astype(np.int64)
-        if bucket.max() < 2**15:  # numpy sorts small numbers much faster
-            bucket = bucket.astype(np.int16)
+        bucket = np.floor(nodes["cost"] / _WIDTH)
+        # numpy sorts small numbers much faster
+        bucket = bucket.astype(np.int16 if bucket.max() < 2**15 else np.int64)
         order = np.argsort(bucket, kind="stable")
-        nodes, bucket = nodes[order], bucket[order]
+        bucket = bucket[order]
         edges = np.flatnonzero(np.diff(bucket)) + 1
         for start, end in zip([0, *edges.tolist()], [*edges.tolist(), len(nodes)], strict=True):
-            # A copy, for a view would keep all the nodes of the push alive until the last of them is gone.
-            self._add(int(bucket[start]), nodes[start:end].copy())
+            # A copy, for a view would keep all the nodes of the push alive until the last of them is gone. Here and
+            # below with `take`, which copies records ten times faster than indexing does.
+            self._add(int(bucket[start]), nodes.take(order[start:end]))
         self._count += len(nodes)
 
     def pop(self, count: int) -> OpenNodes:
@@ -72,8 +73,8 @@ class Frontier:
                 del self._buckets[number]
             else:
                 order = np.argpartition(nodes["cost"], missing - 1)
-                self._buckets[number] = [nodes[order[missing:]]]
-                nodes = nodes[order[:missing]]
+                self._buckets[number] = [nodes.take(order[missing:])]
+                nodes = nodes.take(order[:missing])
             taken.append(nodes)
             missing -= len(nodes)
         found = np.concatenate(taken) if taken else np.empty(0, dtype=OPEN_NODE)
@@ -93,9 +94,9 @@ class Frontier:
         for number in [number for number in self._numbers if number >= first]:
             nodes = self._merged(number)
             keep = nodes["cost"] < cost
-            dropped.append(nodes[~keep])
+            dropped.append(nodes.take(np.flatnonzero(~keep)))
             if keep.any():
-                self._buckets[number] = [nodes[keep]]
+                self._buckets[number] = [nodes.take(np.flatnonzero(keep))]
             else:
                 del self._buckets[number]
         self._numbers = list(self._buckets)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_exposure.language.path_reader import PathReader, Reading
+from lightning_exposure.language.states import State
 from lightning_exposure.language.tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
 
@@ -49,12 +51,101 @@ def score(tree: SecretTree, secrets: Sequence[str], *, memory: int = DEFAULT_MEM
         [8.0, 8.0]
     """
     paths = tree.paths(secrets)
-    costs = np.zeros(len(paths))
-    expansions = 0
-    for step in follow(tree, paths, memory=memory):
-        costs[step.rows] = step.children.costs[step.child]
-        expansions += step.expansions
-    return Scores(costs, expansions)
+    if not len(paths):
+        return Scores(np.zeros(0), 0)
+    batch = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
+    distinct, which = _sorted_distinct(paths)
+    with tree.reader() as reader:
+        walk = _Scoring(reader, distinct, batch)
+        walk.run()
+    return Scores(walk.costs[which], walk.expansions)
+
+
+def _sorted_distinct(paths: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """Different paths in order, so that those with a common beginning stand together; and which of them each one is."""
+    order = np.lexsort(paths.T[::-1])
+    ordered = paths[order]
+    new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])
+    which = np.empty(len(paths), dtype=np.intp)
+    which[order] = np.cumsum(new) - 1
+    return ordered[new].astype(np.int64), which
+
+
+class _Scoring:
+    """Sorted paths on the way from the root to their ends.
+
+    What several paths have in common is read once, level by level as long as the nodes of a level fit in one batch,
+    then depth-first in batches. Where a path is alone, nothing has to be looked up or picked until its end.
+    """
+
+    def __init__(self, reader: PathReader, paths: NDArray[np.int64], batch: int) -> None:
+        self._reader = reader
+        self._paths = paths
+        self._batch = batch
+        self._lengths = (paths >= 0).sum(axis=1)
+        # With how many tokens a path begins as the one before it does; nothing stands before the first.
+        self._common = np.zeros(len(paths) + 1, dtype=np.int64)
+        self._common[1:-1] = (paths[1:] != paths[:-1]).argmax(axis=1)
+        self._alone_after = np.maximum(self._common[:-1], self._common[1:])
+        self.costs: NDArray[np.float64] = np.zeros(len(paths))
+        self.expansions = 0
+
+    def run(self) -> None:
+        """Read all of them."""
+        every = np.arange(len(self._paths))
+        self.expansions += 1
+        self._go_on(self._reader.start(), every, np.zeros_like(every), 0)
+
+    def _go_on(self, reading: Reading, rows: NDArray[np.intp], node: NDArray[np.int64], level: int) -> None:
+        """Go on with paths that are longer than `level`, from nodes of that depth that were just read.
+
+        Args:
+            reading: What the model says after the nodes.
+            rows: The paths, in order.
+            node: Through which of the nodes each of them goes.
+            level: How many tokens of each have been read.
+        """
+        branch = self._common[rows] <= level  # here begins a child that the path before does not go through
+        branch[0] = True
+        child = np.cumsum(branch) - 1
+        tokens, parents = self._paths[rows[branch], level], node[branch]
+        self.costs[rows] += reading.bits(parents, tokens)[child]
+        state = reading.state
+        del reading  # the logits are not needed any more
+        goes_on = self._lengths[rows] > level + 1
+        alone = self._alone_after[rows] <= level
+        single = np.flatnonzero(goes_on & alone)
+        for some in _parts(len(single), self._batch):
+            these = single[some]
+            self._finish(self._reader.select(state, node[these]), rows[these], level)
+        rows, child = rows[goes_on & ~alone], child[goes_on & ~alone]
+        shared, node = np.unique(child, return_inverse=True)
+        for some in _parts(len(shared), self._batch):
+            begin, end = np.searchsorted(node, [some.start, some.stop])  # rising, because the paths are sorted
+            nodes = shared[some]
+            self.expansions += len(nodes)
+            after = self._reader.step(self._reader.select(state, parents[nodes]), tokens[nodes])
+            self._go_on(after, rows[begin:end], node[begin:end] - some.start, level + 1)
+
+    def _finish(self, state: State, rows: NDArray[np.intp], level: int) -> None:
+        """Read paths that share nothing more to their ends, from a state with a row for each."""
+        while len(rows):
+            reading = self._reader.step(state, self._paths[rows, level])
+            self.expansions += len(rows)
+            level += 1
+            self.costs[rows] += reading.bits(np.arange(len(rows)), self._paths[rows, level])
+            state = reading.state
+            longer = self._lengths[rows] > level + 1
+            if not longer.all():
+                rows = rows[longer]
+                state = self._reader.select(state, np.flatnonzero(longer)) if len(rows) else None
+
+
+def _parts(count: int, largest: int) -> Iterator[slice]:
+    """The numbers below `count` in as few parts as possible, none above the largest size, all nearly equal."""
+    parts = -(-count // largest)
+    for i in range(parts):
+        yield slice(count * i // parts, count * (i + 1) // parts)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from lightning_exposure.language.models import StepModel, device_of
 from lightning_exposure.language.states import State
 
-_SMALL_BLOCK = 2**25
-"""Blocks below 32 MiB are put together, so that gathering from all of them stays a small part of a step."""
+_SMALL_BLOCK = 2**22
+"""Blocks below 4 MiB are put together: below that, asking one more block costs more than copying its states once."""
 
 
 @dataclass
@@ -27,6 +27,7 @@ class _Block:
     state: State
     owners: NDArray[np.int64]
     bytes: int
+    live: int  # how many of the owners still have children that wait
 
 
 class StatePool:
@@ -38,6 +39,7 @@ class StatePool:
 
     def __init__(self, model: StepModel) -> None:
         self._model = model
+        self._device = device_of(model.module)  # asked once: a walk does not move its model
         self._blocks: dict[int, _Block] = {}
         self._next = 0
         self._block_of = np.empty(0, dtype=np.int32)  # for each owner: its block, -1 if its state is not kept
@@ -90,9 +92,10 @@ class StatePool:
         """One child of each owner (as often as it is named) needs its state no longer."""
         named, times = np.unique(owners, return_counts=True)
         self._waiting[named] -= times.astype(np.int32)
-        touched = np.unique(self._block_of[named])
-        for number in touched[touched >= 0].tolist():
-            self._compact(number)
+        finished = self._block_of[named[self._waiting[named] <= 0]]
+        for number, count in zip(*np.unique(finished[finished >= 0], return_counts=True), strict=True):
+            self._blocks[int(number)].live -= int(count)
+            self._compact(int(number))
 
     def _reach(self, count: int) -> None:
         if count > len(self._waiting):
@@ -102,11 +105,12 @@ class StatePool:
             self._waiting = np.concatenate([self._waiting, np.zeros(more, dtype=np.int32)])
 
     def _select(self, state: State, rows: NDArray[np.integer]) -> State:
-        return self._model.select(state, torch.from_numpy(rows.astype(np.int64)).to(device_of(self._model.module)))
+        return self._model.select(state, torch.from_numpy(rows.astype(np.int64)).to(self._device))
 
-    def _store(self, state: State, owners: NDArray[np.int64]) -> None:
+    def _store(self, state: State, owners: NDArray[np.int64], live: int | None = None) -> None:
+        """A new block; all its owners are live unless told otherwise."""
         size = self._model.bytes_of(state)
-        self._blocks[self._next] = _Block(state, owners, size)
+        self._blocks[self._next] = _Block(state, owners, size, len(owners) if live is None else live)
         self._block_of[owners] = self._next
         self._row_of[owners] = np.arange(len(owners))
         self._next += 1
@@ -120,11 +124,10 @@ class StatePool:
 
     def _compact(self, number: int) -> None:
         """Free the rows that nobody waits for, once they are half of a block."""
-        owners = self._blocks[number].owners
-        live = np.flatnonzero(self._waiting[owners] > 0)
-        if 2 * len(live) > len(owners):
+        if 2 * self._blocks[number].live > len(self._blocks[number].owners):
             return
         block = self._remove(number)
+        live = np.flatnonzero(self._waiting[block.owners] > 0)
         if len(live):
             self._store(self._select(block.state, live), block.owners[live])
 
@@ -132,8 +135,8 @@ class StatePool:
         """Merge the newest blocks while they are small and of similar size: each state is copied a few times only."""
         while len(self._blocks) > 1:
             before, last = sorted(self._blocks)[-2:]
-            if self._blocks[before].bytes > min(2 * self._blocks[last].bytes, _SMALL_BLOCK):
+            if self._blocks[before].bytes > min(2 * self._blocks[last].bytes, _SMALL_BLOCK - self._blocks[last].bytes):
                 return
             first, second = self._remove(before), self._remove(last)
             state = self._model.concatenate([first.state, second.state])
-            self._store(state, np.concatenate([first.owners, second.owners]))
+            self._store(state, np.concatenate([first.owners, second.owners]), first.live + second.live)
