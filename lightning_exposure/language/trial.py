@@ -11,6 +11,7 @@ what differs by more than that is a difference.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ _LOGITS_AT_ONCE = 2**25
 """How many logits a pass of the trial may make: of a long prompt only the end is read."""
 _LONGEST = 256
 """How many tokens of a text are read at once at most."""
+_GROWTH = 16.0
+"""By how many times rounding may grow from one token to the next."""
 _PLACES = 32
 """How many places are looked at before a model counts as shifted."""
 
@@ -199,22 +202,36 @@ class _Steps:
         model, device = self._model, self._paths.device
         together = model.select(state, torch.zeros(3, dtype=torch.long, device=device))
         order = torch.arange(3, device=device)
-        alone, noise = state, 0.0
+        alone, single, apart = state, list[Tensor](), list[float]()
         for step in range(self._paths.shape[1]):
             if step == 1:  # whoever keeps the states of rows in some order shows here that it is kept
                 order = torch.tensor([2, 0, 1], device=device)
                 together = model.concatenate([model.select(together, rows) for rows in (order[:2], order[2:])])
             logits, together = model.step(together, self._paths[order, step])
-            single, alone = model.step(alone, self._paths[:1, step])
-            mine = int((order == 0).nonzero()[0, 0])
-            noise = max(noise, float(difference(comparable(single)[0], comparable(logits)[mine]).max()))
-        whole = torch.cat([comparable(model.start([*self._root, *self._paths[row].tolist()])[0]) for row in order])
+            found, alone = model.step(alone, self._paths[:1, step])
+            single.append(comparable(found)[0])
+            apart.append(float(difference(single[-1], comparable(logits)[order == 0][0]).max()))
+        whole = torch.cat([self._whole(self._paths[row]) for row in order])
         close = max(1e-4, 16.0 * self._eps) * spread(whole) + 4.0 * self._eps * typical(whole)
-        if noise > 8.0 * close:
+        if self._jumps(apart, close):
             self._verdicts.refuse_mixed_rows(time_first=False)
-        wrong = difference(comparable(logits), whole).amax(dim=1) > close + 4.0 * noise
-        if int(wrong.sum()) >= _MOST:
-            self._verdicts.refuse_parts(len(self._root), self._paths.shape[1])
+        wrong = difference(comparable(logits), whole).amax(dim=1) > close + 4.0 * max(apart)
+        if int(wrong.sum()) >= _MOST:  # look at every step: rounding grows little by little, and never jumps
+            wholes = [self._whole(self._paths[0, : step + 1])[0] for step in range(len(single))]
+            if self._jumps([float(difference(*pair).max()) for pair in zip(single, wholes, strict=True)], close):
+                self._verdicts.refuse_parts(len(self._root), self._paths.shape[1])
+
+    def _whole(self, path: Tensor) -> Tensor:
+        return comparable(self._model.start([*self._root, *path.tolist()])[0])
+
+    def _jumps(self, apart: list[float], close: float) -> bool:
+        """Whether two ways to read a text part suddenly, token by token, and not as rounding that a network amplifies.
+
+        A network may double every error with each token that it reads; then the last digits of its logits mean little,
+        but it is what it seems.
+        """
+        least = close / 16.0
+        return any(now > close and now > _GROWTH * max(before, least) for before, now in pairwise([0.0, *apart]))
 
     def _own_token_counts(self, state: Any) -> None:
         """From one state, different tokens lead to different logits somewhere, if anything does anywhere."""

@@ -337,3 +337,37 @@ def test_a_long_prompt_is_read_a_few_times_and_decoded_a_few_dozen_times() -> No
     whole = sum(rows * tokens >= len(prompt) for rows, tokens in model.read)
     assert whole <= 12
     assert tokenizer.decoded <= 200 * len(prompt)
+
+
+class Shifting(LightningModule):
+    """Shifts its input inside of forward, and trains well with that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = LitGPT()
+        self.steps = 0
+
+    def forward(self, tokens: Tensor) -> Any:
+        return self.net(torch.cat([torch.zeros_like(tokens[:, :1]), tokens[:, :-1]], dim=1))
+
+    def training_step(self, tokens: Tensor) -> Tensor:
+        self.steps += 1
+        return cross_entropy(self(tokens).flatten(0, 1), tokens.flatten())
+
+    def train_dataloader(self) -> Any:
+        return DataLoader([torch.tensor(CHARS.encode("my pin is 1-2"))] * 4)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_a_callback_refuses_before_the_first_step_of_training(tmp_path: Any) -> None:
+    module = Shifting()
+    trainer = Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, default_root_dir=tmp_path,
+        callbacks=[ExposureCallback(CanarySet.draw(PIN, repetitions=[1], seed=0), CHARS)],
+    )  # fmt: skip
+    with pytest.raises(ModelError, match="Shifting shifts its input"):
+        trainer.fit(module)
+    assert module.steps == 0

@@ -396,3 +396,30 @@ def test_a_mask_that_ends_too_early_is_found_at_the_length_of_the_longest_secret
 @pytest.mark.parametrize("name", MODELS)
 def test_hugging_face_models_pass(name: str) -> None:
     SecretTree(MODELS[name][0](), SecretFormat("my pin is #-#"), HF_CHARS)
+
+
+class ShortMemory(nn.Module):
+    """Sees all tokens that it is given at once, but hands on only the last eight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(SIZE, 8), nn.Linear(8, SIZE)
+
+    def forward(self, tokens: Tensor, cache: Any = None) -> Any:
+        features = self.embed(tokens)
+        seen = features if cache is None else torch.cat([cache, features], dim=1)
+        sums = torch.cumsum(torch.tanh(seen), dim=1)[:, -tokens.shape[1] :]
+        return self.out(sums), seen[:, -8:]
+
+
+def test_a_state_that_forgets_is_refused_where_secrets_are_long_enough_to_show_it() -> None:
+    model = sharpened(ShortMemory(), seed=0)
+    assert isinstance(SecretTree(model, SecretFormat("pin ##"), CHARS).model, RecurrentAdapter)
+    with pytest.raises(ModelError, match=r"10 \+ 4 tokens are read in parts.*StatelessAdapter\(module\)"):
+        SecretTree(model, PIN, CHARS)
+    SecretTree(StatelessAdapter(model), PIN, CHARS)
+
+
+def test_rounding_that_a_network_amplifies_is_no_mistake() -> None:
+    model = sharpened(Recurrent(SIZE, nn.RNN, width=48), seed=0, scale=8.0, dtype=torch.float32)
+    SecretTree(model, SecretFormat("my pin is " + "#" * 40), CHARS)
