@@ -128,7 +128,8 @@ def main() -> None:
         # A sample leaves an interval, and sometimes no more than a bound.
         bits = ", ".join(f"{name} {estimate.low:.1f} to {estimate.high:.1f}" for name, estimate in found)
         print(f"epoch {measurement.epoch}: loss {measurement.train_loss:.3f}, exposure in bits: {bits}")
-    print(f"extracted: {'; '.join(f'{name}: {verdict}' for name, verdict in attack.verdicts.items())}")
+    for name, verdict in attack.verdicts.items():
+        print(f"{name} extracted: {verdict}")
     print(f"{time.perf_counter() - start:.0f} seconds")
 
 

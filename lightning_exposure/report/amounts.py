@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.report.verdicts import is_certain, is_exact, rank_ends
 
@@ -89,14 +87,3 @@ def rank_text(estimate: ExposureEstimate) -> str:
     if is_certain(estimate):
         return f"{ends.lowest:,}" if ends.lowest == ends.highest else f"{ends.lowest:,} to {ends.highest:,}"
     return f"at most {ends.highest:.3g}"
-
-
-def rounded(number: int, direction: Callable[[float], int]) -> int:
-    """A number with two digits and zeros, in the direction that is safe.
-
-    >>> import math
-    >>> rounded(153_893_052, math.floor), rounded(353_553_390, math.ceil), rounded(17, math.ceil)
-    (150000000, 360000000, 17)
-    """
-    unit: int = 10 ** max(0, len(str(number)) - 2)
-    return direction(number / unit) * unit

@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import Candidate, Extraction
-from lightning_exposure.report.amounts import exposure_text, gain_text, rests_on, rounded
+from lightning_exposure.report.amounts import exposure_text, gain_text, rests_on
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.summary import listed
 from lightning_exposure.report.verdicts import (
@@ -21,6 +21,7 @@ from lightning_exposure.report.verdicts import (
     is_certain,
     joint_mood,
     rank_ends,
+    rounded,
     ruled_out_in_words,
 )
 from lightning_exposure.secrets import Canary

@@ -9,7 +9,7 @@ is *not* only if its rank is above N at the best, and everything else is unknown
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -142,7 +142,8 @@ class Verdict:
         # Short of a level, but better than nothing.
         for ranks, how in ((self.proven, _how(1.0)), (self.estimated, _how(self.confidence))):
             if ranks is not None and ranks.lowest > 1:
-                return f"{_not_within(ranks.lowest - 1)}, {how}; beyond that unknown"
+                guesses = ranks.lowest - 1 if ranks is self.proven else rounded(ranks.lowest - 1, math.floor)
+                return f"{_not_within(guesses)}, {how}; beyond that unknown"
         return f"{UNKNOWN}: {self.why}" if self.why else UNKNOWN
 
     def to_dict(self) -> dict[str, Any]:
@@ -281,6 +282,16 @@ def _why(estimate: ExposureEstimate | None, attack: Extraction | None) -> str:
         what = f"{which} of an attack that" if number else "an attack found nothing before it"
         reasons.append(f"{what} was ended by {attack.ended_by}")
     return "; ".join(reasons) or (NO_EVIDENCE if estimate is None and attack is None else "")
+
+
+def rounded(number: int, direction: Callable[[float], int]) -> int:
+    """A number with two digits and zeros, in the direction that is safe.
+
+    >>> rounded(153_893_052, math.floor), rounded(353_553_390, math.ceil), rounded(17, math.ceil)
+    (150000000, 360000000, 17)
+    """
+    unit: int = 10 ** max(0, len(str(number)) - 2)
+    return direction(number / unit) * unit
 
 
 def _how(confidence: float) -> str:

@@ -65,7 +65,7 @@ def measured(lowest: float, highest: float, method: str = "exact", size: int = S
          "not within 1,000,000 (95%)", "holds"),
         ((1.0, 5e5), "sampling", "within 1,000,000 guesses, with 95% confidence", "within 1,000,000 (95%)", "leaks"),
         ((1.0, 5e6), "sampling", "unknown", "unknown", "unknown"),
-        ((8e5, 5e6), "sampling", "not within 799,999 guesses, with 95% confidence; beyond that unknown", "unknown",
+        ((8e5, 5e6), "sampling", "not within 790,000 guesses, with 95% confidence; beyond that unknown", "unknown",
          "unknown"),
     ],
 )  # fmt: skip
