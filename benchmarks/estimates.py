@@ -117,7 +117,7 @@ def _with_library(method: str) -> Method:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PoorFitWarning)  # how poor is what the row says
             estimates = measure_exposure(tree, secrets, method, samples=samples, seed=seed)
-        return [Answer(estimate.bits, estimate.method in ("exact", "counted"), estimate.expansions) for estimate in estimates]
+        return [Answer(each.bits, each.method in ("exact", "counted"), each.expansions) for each in estimates]
 
     return measure
 

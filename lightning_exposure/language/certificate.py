@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from lightning_exposure.language.cut_out import CutTexts
+from lightning_exposure.language.cut_out import find_matches
+from lightning_exposure.language.subwords import HuggingFaceTokenizer
 from lightning_exposure.language.text_samples import random_texts, texts_with
 from lightning_exposure.language.texts import Texts
+from lightning_exposure.language.tokenizers import Tokenizer
 
 LARGEST_LOOKED_UP = 100_000
 """Up to so many secrets are all looked up if counting does not show that the tree holds each of them once."""
@@ -31,12 +33,12 @@ def all_can_be_looked_up(texts: Texts, size: int, *, counted: bool) -> bool:
     return size <= most and size * _length(texts) <= characters
 
 
-def drawn_texts(texts: Texts, seed: int = 1) -> list[str]:
+def drawn_texts(texts: Texts, tokenizer: Tokenizer, seed: int = 1) -> list[str]:
     """Secrets to try a tree on: some drawn at random, and some in which added tokens stand."""
     count = max(16, min(_DRAWN, _CHARACTERS // (4 * _length(texts))))
     drawn = random_texts(texts.plain, count, seed)
-    if isinstance(texts, CutTexts):
-        drawn += texts_with(texts.plain, texts.matches, count, seed)
+    if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.file is not None:
+        drawn += texts_with(texts.plain, find_matches(texts.plain, tokenizer.file.added), count, seed)
     return list(dict.fromkeys(drawn))
 
 

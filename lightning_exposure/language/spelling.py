@@ -255,7 +255,7 @@ class Spelling:
         """
         self._check_count()
         everything = all_can_be_looked_up(self._texts, self.size, counted=self.exact)
-        secrets = list(all_texts(self._texts.plain)) if everything else drawn_texts(self._texts)
+        secrets = list(all_texts(self._texts.plain)) if everything else drawn_texts(self._texts, self.tokenizer)
         for first in range(0, len(secrets), _AT_ONCE):
             self.paths(secrets[first : first + _AT_ONCE])
         self.rests_on = "" if everything or self.exact else in_words(self.automaton.paths, self.size, len(secrets))

@@ -131,7 +131,7 @@ class TestTheTreeHoldsEverySecretOnce:
         assert_holds_every_secret_once(Spelling(format, tokenizer), format, tokenizer)
 
     def test_of_a_token_that_is_found_in_another_case_only(self) -> None:
-        """The token "PIN" becomes "pin", found in texts without a capital letter: no count of paths would show it."""
+        """PIN becomes pin, and is found in texts without a capital letter: no count of paths would show it."""
         tokenizer = with_added("byte-level BPE", AddedToken("PIN", normalized=True))
         tokenizer.normalizer = normalizers.Lowercase()
         format = SecretFormat("my word {a}{b}{c}", a=list("pqi"), b=list("in"), c=list("nx"))
@@ -239,8 +239,8 @@ class TestWhatATreeRestsOn:
         assert found.rests_on == tree.rests_on
 
     def test_a_large_tree_that_lacks_secrets_with_an_added_token_is_refused(self) -> None:
-        """One secret in 26^3 has it, so that no few hundred drawn at random would show it."""
-        tokenizer = with_added("byte-level BPE", AddedToken("pin", lstrip=True))
+        """One secret in thousands has it, so that no few hundred drawn at random would show it."""
+        tokenizer = with_added("byte-level BPE", AddedToken("pin", lstrip=True, normalized=False))
         tokenizer.normalizer = normalizers.Strip()  # and it takes the spaces off what stands beside the token
         with pytest.raises(TokenizerError, match="which does not fit the format"):
             Spelling(SecretFormat("word {gap}????{end}", gap=["", "x "], end=["", " x"]), tokenizer)
