@@ -67,9 +67,10 @@ def content(value: Any) -> int:
 
 
 def weights_fingerprint(state: Mapping[str, Any]) -> str:
-    """What tells the weights of one model from those of another: of all tensors of a state dict, by name.
+    """What tells the weights of one model from those of another: of a state dict's tensors, by name.
 
-    Numbers are compared as float32, so that a model is known again when it comes back from another precision.
+    Numbers are compared as float32, so that a model is known again when it comes back from another precision; whole
+    numbers, which count steps, are left out, so that a model is known again after a validation.
 
     Example:
         >>> layer = torch.nn.Linear(2, 2)
@@ -78,9 +79,8 @@ def weights_fingerprint(state: Mapping[str, Any]) -> str:
     """
     found = {}
     for name, value in state.items():
-        if isinstance(value, Tensor):
-            plain = value.detach().float() if value.is_floating_point() else value.detach()
-            found[name] = [list(value.shape), fingerprint(plain)]
+        if isinstance(value, Tensor) and value.is_floating_point():
+            found[name] = [list(value.shape), fingerprint(value.detach().float())]
     return f"{content(found):016x}"
 
 
@@ -123,7 +123,7 @@ def _row_sums_there(raw: Tensor) -> NDArray[np.uint64]:
     full = len(words) // _WIDTH
     rows = words[: full * _WIDTH].view(full, _WIDTH)
     # Some rows at a time, so that little memory is taken.
-    sums = [(some * low + (some >> 32) * high).sum(1) for some in rows.split(64)]
+    sums = [(some * low + (some >> 32) * high).sum(1) for some in torch.split(rows, 64)]
     rest = words[full * _WIDTH :]
     sums.append((rest * low[: len(rest)] + (rest >> 32) * high[: len(rest)]).sum().reshape(1))
     return torch.cat(sums).cpu().numpy().view(np.uint64)

@@ -1,0 +1,157 @@
+"""`Watch`: sees whatever moves the weights, or what the optimizer remembers, between two private steps.
+
+A private step is proven to be private; but between two of them a training has many hooks, of the module and of other
+callbacks, and any of them can write to the weights. So the weights after a step must be those before the next one, bit
+for bit. What only works on the weights (an average of them, a largest norm) takes nothing from the data, and can be
+allowed by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_exposure.errors import FitError
+from lightning_exposure.privacy.fingerprints import content, fingerprints
+
+STOPPED = "The training was stopped, because it would not have been private."
+
+BETWEEN = " moved between two batches"
+SINCE = " moved after the last private step"
+BEFORE = " moved before the step"
+
+
+class Watch:
+    """Compares the weights, frozen ones too, and the state of the optimizer with what they were when last settled.
+
+    Args:
+        module: What is trained.
+        optimizer: The user's own optimizer.
+    """
+
+    def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
+        self._module, self._optimizer = module, optimizer
+        self._allowed = 0
+        self._weights: dict[str, int] = {}
+        self._state: dict[str, int] = {}
+        self._groups = 0
+        self._quick: tuple[Any, ...] = ()
+        self.settle()
+
+    def settle(self) -> None:
+        """Take things as they are now: they are what a private step, or what was allowed, has made of them."""
+        self._weights = fingerprints(dict(self._module.named_parameters()))
+        self._state = fingerprints(dict(self._remembered()))
+        self.settle_groups()
+        self._quick = self._versions()
+
+    def check(self, where: str = SINCE) -> None:
+        """Refuse weights, or a state of the optimizer, that are not what they were.
+
+        Args:
+            where: When it happened, to say it.
+
+        Raises:
+            FitError: Names what has moved, and how to allow it.
+        """
+        if self._allowed:
+            return
+        self._refuse(self._weights, fingerprints(dict(self._module.named_parameters())), "The weights", where)
+        self._refuse(self._state, fingerprints(dict(self._remembered())), "What the optimizer remembers", where)
+
+    def glance(self, where: str) -> None:
+        """The same, but only if PyTorch has counted a change; to tell sooner when it happened. Costs next to nothing.
+
+        PyTorch's count alone would not do: whoever writes to `tensor.data` is not counted.
+        """
+        if not self._allowed and self._versions() != self._quick:
+            self.check(where)
+            self._quick = self._versions()
+
+    def is_settled(self) -> bool:
+        """Whether the weights are what they were."""
+        return self._weights == fingerprints(dict(self._module.named_parameters()))
+
+    @property
+    def allows(self) -> bool:
+        """Whether anything may move just now."""
+        return self._allowed > 0
+
+    @contextmanager
+    def allowing(self) -> Iterator[None]:
+        """Inside, anything may move; before it, nothing may have."""
+        self.check()
+        self._allowed += 1
+        try:
+            yield
+        finally:
+            self._allowed -= 1
+            self.settle()
+
+    # ---- learning rates and the like ------------------------------------------------------------------------------
+
+    def settle_groups(self) -> None:
+        """Take the settings of the optimizer as they are now."""
+        self._groups = content(self._settings())
+
+    def check_groups(self) -> None:
+        """Refuse settings of the optimizer that are not what they were.
+
+        Raises:
+            FitError: Something else than a schedule has set them.
+        """
+        if not self._allowed and content(self._settings()) != self._groups:
+            raise FitError(
+                "The settings of the optimizer, such as its learning rate, were changed by something else than a "
+                "learning rate schedule of configure_optimizers or the module's optimizer_step. If they follow the "
+                f"training data, so do the weights, without noise. {STOPPED} {_remedy('data')}"
+            )
+
+    def _settings(self) -> list[dict[str, Any]]:
+        return [{key: group[key] for key in sorted(group) if key != "params"} for group in self._optimizer.param_groups]
+
+    # ---- parts ----------------------------------------------------------------------------------------------------
+
+    def _remembered(self) -> Iterator[tuple[str, Tensor]]:
+        """The tensors in the optimizer's state, by name."""
+        names: dict[Any, str] = {value: name for name, value in self._module.named_parameters()}
+        for place, (parameter, state) in enumerate(self._optimizer.state.items()):
+            name = names.get(parameter, str(place)) if isinstance(parameter, Tensor) else str(parameter)
+            if isinstance(state, dict):
+                for key, value in state.items():
+                    if isinstance(value, Tensor):
+                        yield f"{key} of {name}", value
+
+    def _versions(self) -> tuple[Any, ...]:
+        parameters = [(id(value), value._version) for value in self._module.parameters()]
+        return tuple(parameters), tuple((id(value), value._version) for _, value in self._remembered())
+
+    def _refuse(self, before: dict[str, int], now: dict[str, int], what: str, where: str) -> None:
+        if before == now:
+            return
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        raise FitError(
+            f"{what} moved otherwise than a private step moves them: {_listed(changed)}{where}. Something else than "
+            "the private optimizer changes them, such as a hook of the module or of another callback. "
+            f"{STOPPED} {_remedy('weights')}"
+        )
+
+
+def _remedy(what: str) -> str:
+    if what == "data":
+        return (
+            "If they do not, name the callback or the hook that sets them: "
+            'DifferentialPrivacy(post_processing=["WarmUp"]).'
+        )
+    return (
+        "If the change is made of the weights alone, as an average of them or a largest norm is, name the callback or "
+        'the module\'s hook that makes it: DifferentialPrivacy(post_processing=["MaxNorm", "on_train_batch_end"]).'
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
