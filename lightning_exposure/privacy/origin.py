@@ -173,8 +173,8 @@ def trace(module: nn.Module, told: Iterable[Record] = ()) -> Origin:
     """Where the weights of a module come from.
 
     If they are, bit for bit, weights that an account ends with, then that account is right and others are beside the
-    point. If not, all accounts together are an upper bound of what private fits have spent; what else has changed the
-    weights is not in it.
+    point (with a seed, two runs can come to the same weights). If not, all accounts together are an upper bound of what
+    private fits have spent; what else has changed the weights is not in it.
 
     Args:
         module: With its present weights.
@@ -182,10 +182,10 @@ def trace(module: nn.Module, told: Iterable[Record] = ()) -> Origin:
     """
     weights = weights_fingerprint(module.state_dict())
     mine = record_of(module)
-    accounts = [record for record in (mine, _KNOWN.get(weights), *told) if record is not None]
-    matching = [record for record in accounts if weights in record.weights]
-    if matching:
-        return Origin(together(matching), True, weights)
+    accounts = [record for record in (mine, *told, _KNOWN.get(weights)) if record is not None]
+    for record in accounts:
+        if weights in record.weights:
+            return Origin(record, True, weights)
     return Origin(replace(together(accounts), weights=()), False, weights)
 
 

@@ -120,8 +120,8 @@ class SavedState:
         unclear = [name for name in left if moves.get(name) != _ONE]
         if unclear:
             raise FitError(
-                f"{_listed(unclear)}: saved with the weights, and changed while it trained; it could not be shown that "
-                f"the data have no part in it. {STOPPED} {_REMEDY}"
+                f"{_listed(unclear)}: is saved with the weights, and changed while it trained; it could not be shown "
+                f"that the data have no part in it. {STOPPED} {_REMEDY}"
             )
         self._vetted |= set(fresh)
 
