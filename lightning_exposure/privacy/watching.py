@@ -8,6 +8,7 @@ allowed by name.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +20,10 @@ from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.fingerprints import content, fingerprints
 
 STOPPED = "The training was stopped, because it would not have been private."
+
+_ALWAYS = 2**22
+"""So many numbers of an optimizer's state are compared in every step. Of a larger one, every tensor is in one step of
+four, by chance: the state of Adam is twice as large as the weights."""
 
 BETWEEN = " moved between two batches"
 SINCE = " moved after the last private step"
@@ -39,13 +44,18 @@ class Watch:
         self._weights: dict[str, int] = {}
         self._state: dict[str, int] = {}
         self._groups = 0
+        self._chance = random.Random()
+        self._chosen: set[str] = set()
         self._quick: tuple[Any, ...] = ()
         self.settle()
 
     def settle(self) -> None:
         """Take things as they are now: they are what a private step, or what was allowed, has made of them."""
         self._weights = fingerprints(dict(self._module.named_parameters()))
-        self._state = fingerprints(dict(self._remembered()))
+        remembered = dict(self._remembered())
+        few = sum(value.numel() for value in remembered.values()) <= _ALWAYS
+        self._chosen = {name for name in remembered if few or self._chance.random() < 0.25}
+        self._state = self._compared(remembered)
         self.settle_groups()
         self._quick = self._versions()
 
@@ -61,7 +71,8 @@ class Watch:
         if self._allowed:
             return
         self._refuse(self._weights, fingerprints(dict(self._module.named_parameters())), "The weights", where)
-        self._refuse(self._state, fingerprints(dict(self._remembered())), "What the optimizer remembers", where)
+        state = self._compared(dict(self._remembered()))
+        self._refuse(self._state, state, "What the optimizer remembers", where)
 
     def glance(self, where: str) -> None:
         """The same, but only if PyTorch has counted a change; to tell sooner when it happened. Costs next to nothing.
@@ -125,6 +136,11 @@ class Watch:
                 for key, value in state.items():
                     if isinstance(value, Tensor):
                         yield f"{key} of {name}", value
+
+    def _compared(self, remembered: dict[str, Tensor]) -> dict[str, int]:
+        """Of what was not chosen, only whether it is the same tensor, and PyTorch has counted no change."""
+        counted = {name: hash((id(value), value._version)) for name, value in remembered.items()}
+        return counted | fingerprints({name: value for name, value in remembered.items() if name in self._chosen})
 
     def _versions(self) -> tuple[Any, ...]:
         parameters = [(id(value), value._version) for value in self._module.parameters()]

@@ -68,13 +68,13 @@ def module_with(hook: str, act: Any = move) -> Any:
 MOVED = "weights moved otherwise than a private step moves them: net.out.bias"
 
 
-@pytest.mark.parametrize("order", ["before", "after"])
-@pytest.mark.parametrize("hook", HOOKS)
-def test_a_callback_that_moves_weights_late_is_seen_wherever_it_does(hook: str, order: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("hook", "first"), [*((hook, False) for hook in HOOKS), *((hook, True) for hook in HOOKS if "batch" in hook)]
+)
+def test_a_callback_that_moves_weights_late_is_seen_wherever_it_does(hook: str, first: bool, tmp_path: Path) -> None:
     meddler, callback = callback_with(hook), privacy()
-    both = [meddler, callback] if order == "before" else [callback, meddler]
     with pytest.raises(FitError, match=MOVED):
-        trainer(tmp_path, *both, max_epochs=3).fit(Module(), Data())
+        trainer(tmp_path, *([meddler, callback] if first else [callback, meddler])).fit(Module(), Data())
     assert meddler.done
 
 
@@ -89,7 +89,7 @@ def test_a_module_that_moves_its_weights_is_seen(hook: str, tmp_path: Path) -> N
     module = module_with(hook)
     module.configure_optimizers = Scheduled.configure_optimizers.__get__(module)
     with pytest.raises(FitError, match=MOVED):
-        trainer(tmp_path, privacy(), max_epochs=3).fit(module, Data())
+        trainer(tmp_path, privacy()).fit(module, Data())
     assert module.done
 
 
@@ -114,7 +114,7 @@ def test_a_frozen_weight_is_a_weight(tmp_path: Path) -> None:
         def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
             self.frozen.weight.data[0, 0] = outputs["loss"]
 
-    with pytest.raises(FitError, match="moves them: frozen.weight"):
+    with pytest.raises(FitError, match=r"moves them: frozen\.weight"):
         trainer(tmp_path, privacy()).fit(Frozen(), Data())
 
 
@@ -122,7 +122,7 @@ def test_a_weight_that_is_exchanged(tmp_path: Path) -> None:
     def exchange(module: Any) -> None:
         module.net.embed.weight.data = module.net.embed.weight.data + 1e-3
 
-    with pytest.raises(FitError, match="moves them: net.embed.weight"):
+    with pytest.raises(FitError, match=r"moves them: net\.embed\.weight"):
         trainer(tmp_path, privacy(), callback_with("on_train_batch_end", exchange)).fit(Module(), Data())
 
 
@@ -223,7 +223,7 @@ def test_post_processing_is_allowed_by_name_and_told(
     make: Any, others: list[Any], name: str, first: bool, tmp_path: Path, capsys: Any
 ) -> None:
     made = [kind() for kind in others]
-    with pytest.raises(FitError, match="moves them: net.out.weight"):
+    with pytest.raises(FitError, match=r"moves them: net\.out\.weight"):
         trainer(tmp_path, *([privacy(), *made] if first else [*made, privacy()])).fit(make(), Data())
     callback, module = privacy(post_processing=[name]), make()
     run = trainer(tmp_path, *([callback, *made] if first else [*made, callback]))
@@ -240,12 +240,11 @@ def test_post_processing_is_allowed_by_name_and_told(
 @pytest.mark.parametrize("hook", ["on_train_batch_start", "on_train_batch_end", "on_validation_end"])
 def test_an_exemption_is_for_the_one_that_is_named(hook: str, tmp_path: Path) -> None:
     for order in ([privacy, MaxNorm], [MaxNorm, privacy]):
-        made = [kind(post_processing=["MaxNorm"]) if kind is privacy else kind() for kind in order]
-        with pytest.raises(FitError, match=MOVED):
-            trainer(tmp_path, *made, callback_with(hook), max_epochs=3).fit(Module(), Data())
-        with pytest.raises(FitError, match=MOVED):
+        for first in (True, False):
             made = [kind(post_processing=["MaxNorm"]) if kind is privacy else kind() for kind in order]
-            trainer(tmp_path, callback_with(hook), *made, max_epochs=3).fit(Module(), Data())
+            everyone = [callback_with(hook), *made] if first else [*made, callback_with(hook)]
+            with pytest.raises(FitError, match=MOVED):
+                trainer(tmp_path, *everyone).fit(Module(), Data())
 
 
 def test_one_hook_of_a_callback_does_not_stand_for_another(tmp_path: Path) -> None:
