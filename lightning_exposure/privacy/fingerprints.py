@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -35,17 +35,18 @@ def fingerprint(tensor: Tensor) -> int:
     """
     flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
     raw = flat.contiguous().view(torch.uint8)
-    whole = len(raw) // 8 * 8
-    total = _of_words(raw[:whole]) if whole else 0
-    if whole < len(raw):
+    size = raw.numel()
+    whole = size // 8 * 8
+    total = _of_words(raw if whole == size else raw[:whole]) if whole else 0
+    if whole < size:
         rest = bytes(raw[whole:].tolist())
         total += int.from_bytes(rest, "little") * _multiplier(whole)
     return total % 2**64
 
 
-def fingerprints(tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """The fingerprints of some tensors, by name; with their shapes and types in them."""
-    return {name: _with_kind(value) for name, value in tensors.items()}
+def fingerprints(tensors: Mapping[str, Tensor]) -> dict[str, Hashable]:
+    """The fingerprints of some tensors, by name; with their shapes and types."""
+    return {name: (fingerprint(value), value.shape, value.dtype) for name, value in tensors.items()}
 
 
 def content(value: Any) -> int:
@@ -84,18 +85,13 @@ def weights_fingerprint(state: Mapping[str, Any]) -> str:
     return f"{content(found):016x}"
 
 
-def _with_kind(tensor: Tensor) -> int:
-    return (fingerprint(tensor) + content([list(tensor.shape), str(tensor.dtype)])) % 2**64
-
-
 # ---- words --------------------------------------------------------------------------------------------------------
 
 
 def _of_words(raw: Tensor) -> int:
     """The fingerprint of bytes, whose number is a multiple of 8."""
     sums = _row_sums_here(raw.numpy()) if raw.device.type == "cpu" else _row_sums_there(raw)
-    with np.errstate(over="ignore"):  # modulo 2**64 is what is wanted
-        return int((sums * _mixed(np.arange(len(sums), dtype=np.uint64) + np.uint64(2**40))).sum())
+    return int((sums * _multipliers_of_rows(len(sums))).sum())
 
 
 def _row_sums_here(raw: NDArray[np.uint8]) -> NDArray[np.uint64]:
@@ -104,7 +100,7 @@ def _row_sums_here(raw: NDArray[np.uint8]) -> NDArray[np.uint64]:
     full = len(words) // _WIDTH
     rows = words[: full * _WIDTH].reshape(full, _WIDTH)
     sums = np.zeros(full + 1, dtype=np.int64)
-    shifted = np.empty((_ROWS, _WIDTH), dtype=np.int64)
+    shifted = np.empty((min(full, _ROWS), _WIDTH), dtype=np.int64)
     for first in range(0, full, _ROWS):
         some = rows[first : first + _ROWS]
         # The upper half by itself: multiplied in its place, its uppermost bits would leave the number of 64 bits.
@@ -135,17 +131,22 @@ def _row_multipliers() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return _mixed(places).view(np.int64), _mixed(places + np.uint64(2**32)).view(np.int64)
 
 
+@lru_cache(maxsize=256)
+def _multipliers_of_rows(rows: int) -> NDArray[np.uint64]:
+    return _mixed(np.arange(rows, dtype=np.uint64) + np.uint64(2**40))
+
+
+@lru_cache(maxsize=256)
 def _multiplier(place: int) -> int:
     return int(_mixed(np.array([place], dtype=np.uint64) + np.uint64(2**48))[0])
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Odd numbers that look random, one for each number (the finalizer of SplitMix64)."""
-    with np.errstate(over="ignore"):
-        mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
+    mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)
 
 
 # ---- other values -------------------------------------------------------------------------------------------------

@@ -141,11 +141,11 @@ class PrivateSteps:
         if self._unproven and self._steps == 1:
             self._snapshot = Snapshot(self._clipping.module, self._inner, self._weights)
         if self._watch is not None:
-            self._watch.check(BEFORE)
+            self._watch.check(BEFORE, quick=True)
 
     def _after_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         if self._watch is not None:
-            self._watch.settle()
+            self._watch.settle_step()
         if self._snapshot is not None and not self._gradients:
             parameters = [value for group in optimizer.param_groups for value in group["params"]]
             self._gradients = {value: value.grad.clone() for value in parameters if value.grad is not None}

@@ -9,7 +9,7 @@ allowed by name.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,8 +41,8 @@ class Watch:
     def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
         self._module, self._optimizer = module, optimizer
         self._allowed = 0
-        self._weights: dict[str, int] = {}
-        self._state: dict[str, int] = {}
+        self._weights: dict[str, Hashable] = {}
+        self._state: dict[str, Hashable] = {}
         self._groups = 0
         self._chance = random.Random()
         self._chosen: set[str] = set()
@@ -50,8 +50,17 @@ class Watch:
         self.settle()
 
     def settle(self) -> None:
-        """Take things as they are now: they are what a private step, or what was allowed, has made of them."""
+        """Take things as they are now."""
         self._weights = fingerprints(dict(self._module.named_parameters()))
+        self._settle_optimizer()
+
+    def settle_step(self) -> None:
+        """Take as it is now what a private step may change; not the frozen weights."""
+        trained = {name: value for name, value in self._module.named_parameters() if value.requires_grad}
+        self._weights = self._weights | fingerprints(trained)
+        self._settle_optimizer()
+
+    def _settle_optimizer(self) -> None:
         remembered = dict(self._remembered())
         few = sum(value.numel() for value in remembered.values()) <= _ALWAYS
         self._chosen = {name for name in remembered if few or self._chance.random() < 0.25}
@@ -59,18 +68,25 @@ class Watch:
         self.settle_groups()
         self._quick = self._versions()
 
-    def check(self, where: str = SINCE) -> None:
+    def check(self, where: str = SINCE, *, quick: bool = False) -> None:
         """Refuse weights, or a state of the optimizer, that are not what they were.
 
         Args:
             where: When it happened, to say it.
+            quick: Of many frozen weights, compare one in eight, by chance. They are compared with what they were at
+                the beginning, so that a change is seen in one of the next steps, and at the latest when the weights are
+                saved.
 
         Raises:
             FitError: Names what has moved, and how to allow it.
         """
         if self._allowed:
             return
-        self._refuse(self._weights, fingerprints(dict(self._module.named_parameters())), "The weights", where)
+        weights = dict(self._module.named_parameters())
+        left = self._left_out(weights) if quick else set()
+        compared = fingerprints({name: value for name, value in weights.items() if name not in left})
+        now = {name: self._weights.get(name) for name in left} | compared
+        self._refuse(self._weights, now, "The weights", where)
         state = self._compared(dict(self._remembered()))
         self._refuse(self._state, state, "What the optimizer remembers", where)
 
@@ -137,16 +153,22 @@ class Watch:
                     if isinstance(value, Tensor):
                         yield f"{key} of {name}", value
 
-    def _compared(self, remembered: dict[str, Tensor]) -> dict[str, int]:
+    def _left_out(self, weights: dict[str, nn.Parameter]) -> set[str]:
+        frozen = {name: value for name, value in weights.items() if not value.requires_grad}
+        if sum(value.numel() for value in frozen.values()) <= _ALWAYS:
+            return set()
+        return {name for name in frozen if self._chance.random() > 1 / 8}
+
+    def _compared(self, remembered: dict[str, Tensor]) -> dict[str, Hashable]:
         """Of what was not chosen, only whether it is the same tensor, and PyTorch has counted no change."""
-        counted = {name: hash((id(value), value._version)) for name, value in remembered.items()}
+        counted: dict[str, Hashable] = {name: (id(value), value._version) for name, value in remembered.items()}
         return counted | fingerprints({name: value for name, value in remembered.items() if name in self._chosen})
 
     def _versions(self) -> tuple[Any, ...]:
         parameters = [(id(value), value._version) for value in self._module.parameters()]
         return tuple(parameters), tuple((id(value), value._version) for _, value in self._remembered())
 
-    def _refuse(self, before: dict[str, int], now: dict[str, int], what: str, where: str) -> None:
+    def _refuse(self, before: dict[str, Hashable], now: dict[str, Hashable], what: str, where: str) -> None:
         if before == now:
             return
         changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
