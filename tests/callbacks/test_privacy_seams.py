@@ -16,7 +16,7 @@ from lightning_exposure.errors import ArgumentError, FitError
 from tests.callbacks.privacy_setups import STEPS, Data, Module, privacy, same, trainer, weights
 from tests.callbacks.test_privacy import SWA_WARNING
 
-LATE = STEPS + 1  # well after the steps that are proven one by one
+LATE = STEPS  # after the steps that are proven one by one
 
 
 def move(module: Any) -> None:
