@@ -5,24 +5,28 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_exposure.callbacks.account import Account
+from lightning_exposure.callbacks.announcing import announce
+from lightning_exposure.callbacks.guarding import Guard
+from lightning_exposure.callbacks.loaders import poisson_loader, replace_loader
 from lightning_exposure.callbacks.refusals import accumulation, is_overridden, refuse_optimizers, refuse_trainer
-from lightning_exposure.callbacks.trees import say
+from lightning_exposure.callbacks.seams import check_names
 from lightning_exposure.errors import ArgumentError, DataError, FitError
-from lightning_exposure.privacy.accounting import History, with_steps
+from lightning_exposure.privacy.accounting import History
 from lightning_exposure.privacy.budget import Budget, check_number
 from lightning_exposure.privacy.clipping import Clipping
+from lightning_exposure.privacy.origin import read_history
 from lightning_exposure.privacy.sampling import PoissonLoader, fresh_seed, generators
 from lightning_exposure.privacy.support import refuse_unsupported
 from lightning_exposure.privacy.training import PrivateSteps
 from lightning_exposure.secrets.arguments import whole_number
-
-_HISTORIES: weakref.WeakKeyDictionary[Any, History] = weakref.WeakKeyDictionary()
-"""The private steps of every module that was trained in this process."""
 
 
 class DifferentialPrivacy(Callback):
@@ -39,7 +43,10 @@ class DifferentialPrivacy(Callback):
     delta.
 
     The first steps are proven to be private: examples were clipped, noise of the right size was added, and the
-    weights moved along that gradient and not otherwise. A training in which they do not is refused.
+    weights moved along that gradient and not otherwise. Between the steps, from the first to the last, nothing else may
+    move the weights, and nothing that is saved beside them may depend on the data. A training is refused otherwise.
+
+    What was spent goes with the weights: with the module and its copies, and with every checkpoint.
 
     Epsilon is about the weights. What else a training gives away, such as the training loss that is logged, or a
     learning rate that was chosen by trying, is not covered. Nor can it be seen from outside whether the forward pass
@@ -62,13 +69,19 @@ class DifferentialPrivacy(Callback):
             run can be repeated, bit for bit, also after it was resumed at the end of an epoch; but whoever knows the
             seed can take the noise away again, so it is for tests and comparisons. In either case the noise is that of
             PyTorch's generators, as with Opacus outside of its secure mode: they are not made for cryptography.
-        verify_steps: How many steps are proven to be private; 0: none.
+        verify_steps: How many steps are proven to be private; 0: none, and nobody looks at what happens between them.
+        history: A checkpoint of a private training, whose weights the module has: the path, or what is in it. What was
+            spent there counts. A module that was trained in this process, or is resumed with `ckpt_path`, needs none.
+        post_processing: What may change the weights between two steps, because it looks at the weights alone: names of
+            callbacks ("MaxNorm", or "MaxNorm.on_train_batch_end" for one hook), or of hooks of the module
+            ("on_train_batch_end"). Also the names of saved state that is known not to depend on the training data.
+            Nobody checks that. Lightning's own averages of weights need not be named.
         verbose: Say at the beginning what noise there is, and what epsilon it will come to.
 
     Attributes:
         epsilon: What was spent so far.
-        history: The private steps so far, as `(noise multiplier, sample rate, how many)`. A resumed run continues it;
-            fitting the same module again does, too, also with another one of these callbacks.
+        history: The private steps behind the weights, as `(noise multiplier, sample rate, how many)`. It goes on
+            wherever the weights do: when a run is resumed, when a module, or a copy of it, is fitted again.
         noise_multiplier_: The noise multiplier in use: given or found.
         delta: As given.
 
@@ -90,6 +103,8 @@ class DifferentialPrivacy(Callback):
         loss_reduction: str = "mean",
         seed: int | None = None,
         verify_steps: int = 3,
+        history: str | PathLike[str] | Mapping[str, Any] | None = None,
+        post_processing: Sequence[str] = (),
         verbose: bool = True,
     ) -> None:
         self.budget = Budget(
@@ -107,11 +122,13 @@ class DifferentialPrivacy(Callback):
         self.loss_reduction = loss_reduction
         self.seed = None if seed is None else whole_number(seed, "seed", minimum=0)
         self.verify_steps = whole_number(verify_steps, "verify_steps", minimum=0)
+        self.post_processing = check_names(post_processing)
         self._verbose = verbose
-        self.history: History = []
+        self._account = Account(None if history is None else read_history(history), self.post_processing)
         self.noise_multiplier_: float | None = None
         self._module: weakref.ref[Any] | None = None  # whose history it is
-        self._known = (0, 0.0)
+        self._known: tuple[History, float] = ((), 0.0)
+        self._guard: Guard | None = None
         self._limit = math.inf
         self._entropy = 0
         self._rank = 0
@@ -119,17 +136,24 @@ class DifferentialPrivacy(Callback):
         self._loader: PoissonLoader | None = None
         self._problem: DataError | None = None
         self._undo = contextlib.ExitStack()
+        self._finally = contextlib.ExitStack()  # what lasts until all callbacks have ended the training
+
+    @property
+    def history(self) -> History:
+        """The private steps behind the weights, as `(noise multiplier, sample rate, how many)`."""
+        return self._account.record.history
 
     @property
     def steps(self) -> int:
         """How many private steps were made."""
-        return sum(count for _, _, count in self.history)
+        return self._account.record.steps
 
     @property
     def epsilon(self) -> float:
         """What was spent so far, at `delta`; infinite without noise."""
-        if self._known[0] != self.steps:
-            self._known = (self.steps, self.budget.epsilon(self.history))
+        history = self.history
+        if self._known[0] != history:
+            self._known = (history, self.budget.epsilon(history))
         return self._known[1]
 
     # ---- before training ----------------------------------------------------------------------------------
@@ -147,17 +171,15 @@ class DifferentialPrivacy(Callback):
         refuse_trainer(trainer, pl_module, self, DifferentialPrivacy)
         if not is_overridden("configure_model", pl_module, "LightningModule"):
             refuse_unsupported(pl_module)
-        # Whoever trained the module before: what was spent on its weights stays spent.
-        if self._module is None or self._module() is not pl_module or self.history != _HISTORIES.get(pl_module, []):
-            self.history, self._known = list(_HISTORIES.get(pl_module, [])), (0, 0.0)
         if self._module is None or self._module() is not pl_module:
             self.noise_multiplier_, self._module = None, weakref.ref(pl_module)
+        self._account.prepare()
         self._entropy = fresh_seed() if self.seed is None else self.seed
         self._rank = trainer.global_rank
         datamodule = getattr(trainer, "datamodule", None)
         for source, kind in ((datamodule, "LightningDataModule"), (pl_module, "LightningModule")):
             if is_overridden("train_dataloader", source, kind):
-                self._replace_loader(source)
+                self._undo.callback(replace_loader(source, self._next_generator, self._cannot_read))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what shows only when the model and the optimizers are made."""
@@ -172,13 +194,20 @@ class DifferentialPrivacy(Callback):
         """
         loader = self._loader = self._find_loader(trainer)
         loader.bind(self._next_generator)
+        self._account.open(trainer, pl_module, verbose=self._verbose)
         rate, planned = loader.sample_rate, trainer.estimated_stepping_batches - trainer.global_step
         # All processes must agree to the last bit, and stop at the same step.
         agreed = trainer.strategy.broadcast
         noise = agreed(self.budget.noise(self.history, rate, planned, self.noise_multiplier_))
         within = agreed(self.budget.limit(self.history, rate, noise, planned))
         self.noise_multiplier_, self._limit = noise, self.steps + within
-        self._announce(trainer, loader, planned, within)
+        if self._verbose:
+            after = self.budget.outlook(self.history, rate, noise, planned, within)
+            announce(trainer, loader, noise, self.max_grad_norm, after, self.post_processing)
+        if self.verify_steps:
+            self._guard = Guard(trainer, pl_module, self, self.post_processing, self._entropy)
+            self._finally.callback(self._guard.close)
+        self._finally.callback(self._account.follow_checkpoints(pl_module, self._check_weights))
         clipping = Clipping(pl_module, max_grad_norm=self.max_grad_norm, loss_reduction=self.loss_reduction)
         (inner,) = trainer.optimizers
         self._steps = PrivateSteps(
@@ -189,8 +218,11 @@ class DifferentialPrivacy(Callback):
             count=self._count,
             distributed=trainer.world_size > 1,
             verify=self.verify_steps,
+            watch=None if self._guard is None else self._guard.watch,
         )
         self._undo.callback(self._release, trainer)
+        if self._guard is not None:
+            self._guard.follow(self._steps)
         trainer.optimizers = [self._steps.optimizer]
         model: Any = trainer.strategy.model
         if hasattr(model, "no_sync"):
@@ -225,6 +257,8 @@ class DifferentialPrivacy(Callback):
                 "A batch did not come out of the PoissonLoader, or was not yet fetched when the step began. Leave the "
                 "fetching to the Trainer: use training_step(self, batch, batch_idx)."
             )
+        if self._guard is not None:
+            self._guard.begin(batch, batch_idx)
         self._steps.begin(self._loader.sizes.popleft())
 
     def on_train_batch_end(
@@ -239,67 +273,75 @@ class DifferentialPrivacy(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log here too: callbacks that monitor look right after it."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            pl_module.log("privacy/epsilon", self.epsilon, logger=False, sync_dist=True)
+            self._log(pl_module, logger=False)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log what was spent."""
-        pl_module.log("privacy/epsilon", self.epsilon, sync_dist=True)
+        self._log(pl_module)
 
     # ---- afterwards ---------------------------------------------------------------------------------------
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave everything as it was."""
-        self._restore()
+        """Look at the weights a last time but one, and take the privacy off again."""
+        if self._guard is not None:
+            self._guard.end()
+        self._close_steps()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave everything as it was."""
+        if self._account.is_open and (self._guard is None or self._guard.watch.is_settled()):
+            self._account.settle(pl_module)
         self._restore()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leave everything as it was."""
-        self._restore()
+        """See to it that nothing moved the weights at the last moment, and leave everything as it was."""
+        try:
+            if self._account.is_open:
+                self._check_weights()
+                self._account.settle(pl_module)
+        finally:
+            self._restore()
 
     def state_dict(self) -> dict[str, Any]:
         """The history and the noise, as plain values; no randomness."""
-        return {"history": [list(entry) for entry in self.history], "noise_multiplier": self.noise_multiplier_}
+        state: dict[str, Any] = {"history": [list(entry) for entry in self.history]}
+        state["noise_multiplier"] = self.noise_multiplier_
+        if self._account.record.exemptions:
+            state["post_processing"] = list(self._account.record.exemptions)
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue a history, with the same noise."""
-        self.history = [(noise, rate, count) for noise, rate, count in state_dict["history"]]
+        self._account.load(state_dict["history"])
         self.noise_multiplier_ = state_dict["noise_multiplier"]
-        self._known = (0, 0.0)
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Take up what a checkpoint says of its weights."""
+        self._account.read(checkpoint)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Write down which private steps have made the weights."""
+        self._account.write(pl_module, checkpoint)
 
     # ---- parts --------------------------------------------------------------------------------------------
 
-    def _replace_loader(self, source: Any) -> None:
-        """Let a data module or module give a Poisson loader in the place of its own."""
-        original = source.train_dataloader
-        had = "train_dataloader" in vars(source)
+    def _check_weights(self) -> None:
+        if self._guard is not None:
+            self._guard.watch.check()
 
-        # A plain function: whoever copies a module deeply, as callbacks that average weights do, shares it.
-        def train_dataloader() -> Any:
-            loader = original()
-            try:
-                made = loader if isinstance(loader, PoissonLoader) else PoissonLoader(loader)
-            except DataError as problem:
-                # Raised before the first step. If it were raised here, Lightning would leave torch's classes patched.
-                self._problem = problem
-                return loader
-            made.bind(self._next_generator)
-            return made
+    def _log(self, module: LightningModule, **options: Any) -> None:
+        exempt = self._account.record.exemptions
+        module.log("privacy/epsilon", self.epsilon, sync_dist=True, **options)
+        if exempt:
+            module.log("privacy/exemptions", float(len(exempt)), sync_dist=True, **options)
 
-        def undo() -> None:
-            vars(source).pop("train_dataloader", None)
-            if had:
-                vars(source)["train_dataloader"] = original
-
-        vars(source)["train_dataloader"] = train_dataloader
-        self._undo.callback(undo)
+    def _cannot_read(self, problem: DataError) -> None:
+        self._problem = problem
 
     def _find_loader(self, trainer: Trainer) -> PoissonLoader:
         if self._problem is not None:
             raise self._problem
-        return _poisson_loader(trainer.train_dataloader)
+        return poisson_loader(trainer.train_dataloader)
 
     def _next_generator(self) -> torch.Generator:
         """For each pass over the data: where its batches come from; and its noise."""
@@ -320,28 +362,8 @@ class DifferentialPrivacy(Callback):
                 f"max_epsilon={self.budget.max_epsilon}: spent ({self.epsilon:.4g}), but the Trainer goes on. Leave "
                 "out min_epochs and min_steps."
             )
-        self.history = with_steps(self.history, self.noise_multiplier_, self._loader.sample_rate)
         module = None if self._module is None else self._module()
-        if module is not None:
-            _HISTORIES[module] = self.history
-
-    def _announce(self, trainer: Trainer, loader: PoissonLoader, planned: float, within: float) -> None:
-        if not (self._verbose and trainer.is_global_zero):
-            return
-        noise, rate = self.noise_multiplier_, loader.sample_rate
-        assert noise is not None
-        say(
-            trainer,
-            f"Private training: noise multiplier {noise:.4g}, clipping norm {self.max_grad_norm:g}, sample rate "
-            f"{rate:.4g} (about {loader.records * rate:.4g} of {loader.records} records a step).",
-        )
-        unknown = trainer.global_step - self.steps
-        if unknown > 0:
-            say(trainer, f"{unknown} steps before these were made without privacy; epsilon does not cover them.")
-        say(trainer, self.budget.outlook(self.history, rate, noise, planned, within))
-        say(
-            trainer, "Epsilon is per record; what occurs k times in the data is covered as a group only, by k times it."
-        )
+        self._account.step(module, self.noise_multiplier_, self._loader.sample_rate)
 
     def _release(self, trainer: Trainer) -> None:
         if self._steps is None:
@@ -351,23 +373,15 @@ class DifferentialPrivacy(Callback):
         if trainer.optimizers == [steps.optimizer]:
             trainer.optimizers = [inner]
 
-    def _restore(self) -> None:
-        """Undo everything that was done to the module, the data and the Trainer; may be called at any time."""
+    def _close_steps(self) -> None:
         self._undo.close()
+        if self._guard is not None:
+            self._guard.follow(None)
         self._loader, self._problem, self._limit = None, None, math.inf
 
-
-def _poisson_loader(loader: object) -> PoissonLoader:
-    if isinstance(loader, PoissonLoader):
-        return loader
-    if isinstance(loader, torch.utils.data.DataLoader):
-        raise FitError(
-            f"Trainer.fit was given the training loader itself ({type(loader).__name__}), which no callback can "
-            "replace; private training needs batches by Poisson sampling. Wrap it: trainer.fit(model, "
-            "PoissonLoader(loader)), with `from lightning_exposure.privacy import PoissonLoader`; or put it into a "
-            "data module."
-        )
-    raise DataError(
-        f"train_dataloader: {type(loader).__name__}; expected one PoissonLoader, because every record must be in a "
-        "batch with the same probability. Join several datasets with torch.utils.data.ConcatDataset."
-    )
+    def _restore(self) -> None:
+        """Undo everything that was done to the module, the data and the Trainer; may be called at any time."""
+        self._close_steps()
+        self._finally.close()
+        self._account.close()
+        self._guard = None

@@ -14,12 +14,11 @@ from lightning_exposure.privacy.clipping import Clipping
 from lightning_exposure.privacy.optimizer import private_optimizer
 from lightning_exposure.privacy.proof import (
     Snapshot,
-    buffers_of,
-    check_buffers,
     check_clipping,
     check_noise,
     weights_of,
 )
+from lightning_exposure.privacy.watching import BEFORE, BETWEEN, Watch
 
 
 class PrivateSteps:
@@ -36,6 +35,7 @@ class PrivateSteps:
         count: Called once for every step, before the weights move; what it raises keeps them from moving.
         distributed: Whether several processes train together.
         verify: How many steps with examples in them are proven to be private.
+        watch: Sees what moves the weights between the steps; None: nobody looks.
 
     Attributes:
         optimizer: What has to be stepped in the place of the user's optimizer.
@@ -51,6 +51,7 @@ class PrivateSteps:
         count: Callable[[], None],
         distributed: bool = False,
         verify: int = 3,
+        watch: Watch | None = None,
     ) -> None:
         self.optimizer = private_optimizer(
             optimizer,
@@ -69,10 +70,10 @@ class PrivateSteps:
         self._count = count
         self._distributed = distributed
         self._unproven = verify
+        self._watch = watch
         self._examples = 0
         self._private = self._steps = 0  # in this batch
         self._weights: dict[str, Tensor] = {}
-        self._buffers: dict[str, Tensor] = {}
         self._snapshot: Snapshot | None = None
         self._gradients: dict[nn.Parameter, Tensor] = {}
         self.optimizer.attach_step_hook(self._on_private_step)
@@ -91,9 +92,11 @@ class PrivateSteps:
         self._examples = examples
         self._private = self._steps = 0
         self._snapshot, self._gradients = None, {}
+        self._come_last_and_first()
+        if self._watch is not None:
+            self._watch.glance(BETWEEN)
         if self._unproven:
             self._weights = weights_of(self._clipping.module)
-            self._buffers = buffers_of(self._clipping.module)
 
     def end(self) -> None:
         """Check that the batch led to exactly one step, and that this was private.
@@ -108,16 +111,24 @@ class PrivateSteps:
                 "own, or puts another one into the Trainer. The training was stopped, because it would not have been "
                 "private."
             )
-        if self._unproven and self._snapshot is not None:
-            check_buffers(self._buffers, self._clipping.module)
-            self._prove(self._snapshot)
+        self.prove()
+
+    def prove(self) -> None:
+        """Prove the step of this batch, if it is one of those that are proven and was not proven yet.
+
+        Raises:
+            FitError: It was not private.
+        """
+        snapshot, self._snapshot = self._snapshot, None
+        if self._unproven and snapshot is not None:
+            self._prove(snapshot)
 
     def close(self) -> Optimizer:
         """Leave the module and the optimizer as they were. Returns the optimizer."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._snapshot, self._weights, self._buffers, self._gradients = None, {}, {}, {}
+        self._snapshot, self._weights, self._gradients = None, {}, {}
         self._clipping.detach()
         return self.optimizer.release()
 
@@ -129,11 +140,24 @@ class PrivateSteps:
         self._steps += 1
         if self._unproven and self._steps == 1:
             self._snapshot = Snapshot(self._clipping.module, self._inner, self._weights)
+        if self._watch is not None:
+            self._watch.check(BEFORE, quick=True)
 
     def _after_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
+        if self._watch is not None:
+            self._watch.settle_step()
         if self._snapshot is not None and not self._gradients:
             parameters = [value for group in optimizer.param_groups for value in group["params"]]
             self._gradients = {value: value.grad.clone() for value in parameters if value.grad is not None}
+        if self._watch is not None and self._watch.allows:
+            self.prove()  # now, before anything that is allowed to moves the weights
+
+    def _come_last_and_first(self) -> None:
+        """Of all hooks on the optimizer, the last before it steps and the first thereafter: others may move weights."""
+        for hook, last in zip(self._hooks, (True, False), strict=True):
+            hooks = hook.hooks_dict_ref()
+            if hooks is not None and hook.id in hooks:
+                hooks.move_to_end(hook.id, last=last)
 
     def _prove(self, snapshot: Snapshot) -> None:
         private, norm = self.optimizer, self._clipping.max_grad_norm

@@ -1,0 +1,62 @@
+"""Which loader a private training reads: one with batches by Poisson sampling, in the place of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from lightning_exposure.callbacks.seams import put
+from lightning_exposure.errors import DataError, FitError
+from lightning_exposure.privacy.sampling import PoissonLoader
+
+
+def replace_loader(
+    source: Any, generator: Callable[[], torch.Generator], failed: Callable[[DataError], None]
+) -> Callable[[], None]:
+    """Let a data module or module give a Poisson loader in the place of its own.
+
+    Args:
+        source: The data module or module.
+        generator: Makes the generator of every pass over the data.
+        failed: Told why there cannot be one. If it were raised when Lightning asks, torch's classes would stay patched.
+
+    Returns:
+        What undoes it.
+    """
+    original = source.train_dataloader
+
+    def train_dataloader() -> Any:
+        loader = original()
+        try:
+            made = loader if isinstance(loader, PoissonLoader) else PoissonLoader(loader)
+        except DataError as problem:
+            failed(problem)
+            return loader
+        made.bind(generator)
+        return made
+
+    return put(source, "train_dataloader", train_dataloader)
+
+
+def poisson_loader(loader: object) -> PoissonLoader:
+    """A loader, if it is one with batches by Poisson sampling.
+
+    Raises:
+        FitError: It was given to `Trainer.fit`, and has to be wrapped.
+        DataError: It is something else.
+    """
+    if isinstance(loader, PoissonLoader):
+        return loader
+    if isinstance(loader, torch.utils.data.DataLoader):
+        raise FitError(
+            f"Trainer.fit was given the training loader itself ({type(loader).__name__}), which no callback can "
+            "replace; private training needs batches by Poisson sampling. Wrap it: trainer.fit(model, "
+            "PoissonLoader(loader)), with `from lightning_exposure.privacy import PoissonLoader`; or put it into a "
+            "data module."
+        )
+    raise DataError(
+        f"train_dataloader: {type(loader).__name__}; expected one PoissonLoader, because every record must be in a "
+        "batch with the same probability. Join several datasets with torch.utils.data.ConcatDataset."
+    )

@@ -1,0 +1,171 @@
+"""A batch once more, with other data, by a copy of the module: to see what the data have a say in."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch import Tensor
+
+from lightning_exposure.callbacks.quiet import quiet
+from lightning_exposure.callbacks.refusals import is_overridden
+from lightning_exposure.callbacks.seams import unwrap
+from lightning_exposure.privacy.saved import Outcome, contents, perturb, saved_values
+
+
+class Repeats:
+    """Remembers the last two batches, and can repeat one.
+
+    Nothing of it is left behind: the copy has weights of its own, logs nowhere, and random numbers go on as if it had
+    not been.
+
+    Args:
+        trainer: Who trains.
+        module: What is trained.
+    """
+
+    def __init__(self, trainer: Trainer, module: LightningModule) -> None:
+        self._trainer, self._module = trainer, module
+        self._batches: list[Any] = []
+        self._index = 0
+        self.saves = is_overridden("on_save_checkpoint", module, "LightningModule")
+
+    @property
+    def possible(self) -> bool:
+        """Whether there was a batch."""
+        return bool(self._batches)
+
+    def show(self, batch: Any, index: int) -> None:
+        """Remember a batch."""
+        self._batches, self._index = [batch, *self._batches[:1]], index
+
+    def __call__(self, names: Sequence[str] = ()) -> tuple[Outcome, list[Outcome]]:
+        """Repeat the last batch, the one before it, and a part of the last one.
+
+        Args:
+            names: What begins with another value than it has; then the end of an epoch is repeated, too.
+
+        Returns:
+            What is saved before, and afterwards for each of the data with which the module got to the end.
+        """
+        before: Outcome = {}
+        outcomes: list[Outcome] = []
+        for batch in (*self._batches, part_of(self._batches[0])):
+            twin = self._twin()
+            if twin is None:
+                break
+            perturb(twin, names)
+            before = contents(saved_values(twin))
+            with quiet(self._module):
+                if self._run(twin, batch, epoch_end=bool(names)):
+                    outcomes.append({**contents(saved_values(twin)), **self._saved_by_hook(twin)})
+        return before, outcomes
+
+    def _twin(self) -> Any:
+        try:
+            twin = copy.deepcopy(self._module)
+        except Exception:
+            return None  # what cannot be copied cannot be tried
+        trainer = _Silent(self._trainer)
+        unwrap(twin)
+        for part in twin.modules():
+            if "_trainer" in vars(part):
+                vars(part)["_trainer"] = trainer
+                vars(part).update(log=_nothing, log_dict=_nothing, print=_nothing)
+        return twin
+
+    def _run(self, twin: Any, batch: Any, *, epoch_end: bool) -> bool:
+        try:
+            if epoch_end:
+                twin.on_train_epoch_start()
+            twin.on_train_batch_start(batch, self._index)
+            with self._trainer.precision_plugin.train_step_context():
+                outputs = twin.training_step(*_fitting(twin.training_step, batch, self._index))
+            outputs = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
+            twin.on_train_batch_end(outputs, batch, self._index)
+            if epoch_end:
+                twin.on_train_epoch_end()
+        except Exception:
+            return False  # it need not be made for such a batch
+        return True
+
+    def _saved_by_hook(self, twin: Any) -> dict[str, int]:
+        """What the module itself puts into a checkpoint."""
+        if not self.saves:
+            return {}
+        given: dict[str, Any] = {"state_dict": {}, "epoch": 0, "global_step": 0}
+        checkpoint = dict(given)
+        try:
+            type(twin).on_save_checkpoint(twin, checkpoint)
+        except Exception:
+            return {}
+        return {f"checkpoint.{key}": value for key, value in contents(checkpoint).items() if key not in given}
+
+
+def part_of(batch: Any) -> Any:
+    """The first half of a batch; if it has one example, twice the same. What it does not understand, it leaves.
+
+    Example:
+        >>> part_of({"x": torch.arange(4), "names": ["a", "b", "c", "d"]})
+        {'x': tensor([0, 1]), 'names': ['a', 'b']}
+    """
+    sizes = [len(value) for value in _leaves(batch)]
+    return _resized(batch, sizes[0]) if sizes else batch
+
+
+def _leaves(batch: Any) -> Iterator[Tensor]:
+    if isinstance(batch, Tensor):
+        if batch.dim():
+            yield batch
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            yield from _leaves(value)
+    elif isinstance(batch, list | tuple):
+        for value in batch:
+            yield from _leaves(value)
+
+
+def _resized(value: Any, size: int) -> Any:
+    if isinstance(value, Tensor):
+        if not value.dim() or len(value) != size:
+            return value
+        return value[: size // 2] if size > 1 else torch.cat([value, value])
+    if isinstance(value, Mapping):
+        made = copy.copy(value)
+        for key in value:
+            made[key] = _resized(value[key], size)  # type: ignore[index]
+        return made
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_resized(item, size) for item in value))
+    if isinstance(value, list | tuple):
+        if len(value) == size and not any(True for _ in _leaves(value)):
+            return value[: size // 2] if size > 1 else type(value)([*value, *value])
+        return type(value)(_resized(item, size) for item in value)
+    return value
+
+
+def _fitting(step: Any, batch: Any, index: int) -> tuple[Any, ...]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [value for value in inspect.signature(step).parameters.values() if value.kind in kinds]
+    return (batch, index) if len(taken) > 1 else (batch,)
+
+
+def _nothing(*args: Any, **options: Any) -> None:
+    """In the place of what would be logged."""
+
+
+class _Silent:
+    """A Trainer that can be asked, but has no loggers."""
+
+    def __init__(self, trainer: Any) -> None:
+        vars(self)["_asked"] = trainer
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "logger":
+            return DummyLogger()
+        return [] if name == "loggers" else getattr(vars(self)["_asked"], name)
