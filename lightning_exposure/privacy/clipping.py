@@ -118,6 +118,7 @@ class Clipping:
             raise ArgumentError("begin: nothing is listened to yet; call attach first.")
         self.examples = examples
         self._forget()
+        self._check_layers()
         # What is left of the last step would look like a gradient that nobody clipped.
         for _, parameter in self._trainable():
             parameter.grad = None
@@ -137,6 +138,7 @@ class Clipping:
         if self.examples is None:
             raise ArgumentError("clipped_sum: no batch was announced; call begin before the forward pass.")
         examples, self.examples = self.examples, None
+        self._check_layers()
         self._refuse_gradients_outside()
         if examples:
             self._refuse_idle_layers()
@@ -194,6 +196,14 @@ class Clipping:
         for name, layer in layers_of(self.module):
             if is_listened_to(layer):
                 raise ModelError(f"{name!r} is clipped already: detach the other Clipping of this module first.")
+
+    def _check_layers(self) -> None:
+        try:
+            for listener in self._listeners:
+                listener.check()
+        except ModelError:
+            self._forget()
+            raise
 
     def _refuse_gradients_outside(self) -> None:
         outside = [name for name, parameter in self._trainable() if parameter.grad is not None]
