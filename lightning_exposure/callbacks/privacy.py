@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_exposure.callbacks.monitors import Monitors
 from lightning_exposure.callbacks.refusals import accumulation, is_overridden, refuse_optimizers, refuse_trainer
 from lightning_exposure.callbacks.trees import say
 from lightning_exposure.errors import ArgumentError, DataError, FitError
@@ -118,6 +119,7 @@ class DifferentialPrivacy(Callback):
         self._steps: PrivateSteps | None = None
         self._loader: PoissonLoader | None = None
         self._problem: DataError | None = None
+        self._monitors: Monitors | None = None
         self._undo = contextlib.ExitStack()
 
     @property
@@ -162,7 +164,7 @@ class DifferentialPrivacy(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what shows only when the model and the optimizers are made."""
         refuse_unsupported(pl_module)
-        refuse_optimizers(trainer.optimizers, trainer.lr_scheduler_configs)
+        refuse_optimizers(trainer.optimizers)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the optimizer private; by now it is restored, if a checkpoint was given.
@@ -191,6 +193,8 @@ class DifferentialPrivacy(Callback):
             verify=self.verify_steps,
         )
         self._undo.callback(self._release, trainer)
+        self._monitors = Monitors(trainer, pl_module, verbose=self._verbose)
+        self._undo.callback(self._monitors.close)
         trainer.optimizers = [self._steps.optimizer]
         model: Any = trainer.strategy.model
         if hasattr(model, "no_sync"):
@@ -233,6 +237,8 @@ class DifferentialPrivacy(Callback):
         """Prove the step, and stop when the budget is spent."""
         if self._steps is not None:
             self._steps.end()
+        if self._monitors is not None:
+            self._monitors.check()
         if self.steps >= self._limit:
             trainer.should_stop = True
 
@@ -354,7 +360,7 @@ class DifferentialPrivacy(Callback):
     def _restore(self) -> None:
         """Undo everything that was done to the module, the data and the Trainer; may be called at any time."""
         self._undo.close()
-        self._loader, self._problem, self._limit = None, None, math.inf
+        self._loader, self._problem, self._monitors, self._limit = None, None, None, math.inf
 
 
 def _poisson_loader(loader: object) -> PoissonLoader:
