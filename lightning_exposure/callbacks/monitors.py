@@ -92,8 +92,8 @@ class Monitors:
         if where:
             raise FitError(
                 f"{type(config.scheduler).__name__} monitors {name!r}, which {where}: the learning rate, and with it "
-                "the weights, would follow the training data without noise. Monitor a metric that validation_step logs, "
-                "under a name that the training loop does not use."
+                "the weights, would follow the training data without noise. Monitor a metric that validation_step "
+                "logs, under a name that the training loop does not use."
             )
 
     def _announce(self) -> None:

@@ -1,8 +1,8 @@
 """Telling a backward pass that trains from one that only asks.
 
-`loss.backward()` adds to the gradients of parameters. `torch.autograd.grad(loss, inputs)` does not, but runs through the
-same layers. Per-example gradients must be recorded in the former and not in the latter. So a layer's outputs hang on a
-leaf of their own, which is empty: what a backward pass shows is kept only when that leaf, too, is given its gradient.
+`loss.backward()` adds to the gradients of parameters. `torch.autograd.grad(loss, inputs)` does not, but runs through
+the same layers. Per-example gradients must be recorded in the former and not in the latter. So a layer's outputs hang
+on a leaf of their own, which is empty: what a backward pass shows is kept only when that leaf, too, is given its gradient.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class HeldBack:
     def leaf(self, device: torch.device) -> Tensor:
         """What the outputs have to depend on. It is not kept here: it keeps this."""
         leaf = torch.empty(0, device=device, requires_grad=True)
-        leaf.register_hook(self._trained)
+        leaf.register_hook(self._trained)  # type: ignore[no-untyped-call]
         return leaf
 
     def show(self, *record: Any) -> Tensor:

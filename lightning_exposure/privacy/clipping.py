@@ -245,11 +245,13 @@ class Clipping:
 def _weighted_sum(parameter: nn.Parameter, parts: list[Gradient], weights: Tensor, apart: Tensor) -> Tensor:
     """The sum over the examples of one parameter's gradients; of those apart in double precision."""
     total = _zeros(parameter)
-    alone = apart.nonzero().flatten()
     for part in parts:
         total += part.weighted_sum(weights.masked_fill(apart, 0.0)).view_as(parameter)
-        if len(alone):
-            total += part.of(alone).weighted_sum(weights[alone]).view_as(parameter).to(total.device)
+    alone = apart.nonzero().flatten()
+    if len(alone):
+        # Rounded when all parts are added up, because they may cancel.
+        first, *others = (part.of(alone).weighted_sum(weights[alone]).view_as(parameter) for part in parts)
+        total += sum(others, first).to(total.device)
     return total
 
 

@@ -173,8 +173,8 @@ class LayerListener(Listener):
                 raise
             raise ModelError(
                 f"{self.who}: cannot be run on each example by itself, which is how the gradients of single examples "
-                f"are found in a layer of a kind that is not known here ({problem}). Make it of known layers (nn.Linear "
-                "and then nn.Dropout, for one), or freeze it."
+                f"are found in a layer of a kind that is not known here ({problem}). Make it of known layers "
+                "(nn.Linear and then nn.Dropout, for one), or freeze it."
             ) from problem
 
     def forget(self) -> None:
@@ -292,7 +292,7 @@ class RecurrentListener(Listener):
         if hx is not None:
             layer.check_forward_args(input, hx, None)
         outputs, state = run_layers(layer, input, hx, self._report_of)
-        outputs.register_hook(self._refuse_twice)
+        outputs.register_hook(self._refuse_twice)  # type: ignore[no-untyped-call]
         return outputs, state
 
     def _refuse_twice(self, _: Tensor) -> None:

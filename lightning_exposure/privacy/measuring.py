@@ -134,12 +134,12 @@ def _from_pairs(gradients: Sequence[Sequence[Products]]) -> Squares:
     lefts, rights = ([grams.number(getattr(part, side)) for part in parts] for side in ("left", "right"))
     values = [_sum_of(grams.matrices[one] * grams.matrices[other]) for one, other in zip(lefts, rights, strict=True)]
     trace, frobenius, bound = grams.bounds()
-    sums = growth_of_sums(parts, [part.left.shape[1] for part in parts], trace)
+    sums, least = _growth_of_sums(parts, [part.left.shape[1] for part in parts], trace)
     return Squares(
         # Rounding can leave a square a little below zero.
         wide(torch.stack(values)).clamp(min=0),
         # |P^ A^ - P A| <= dP |A^| + (|P^| + dP) dA = (|P^| + dP) (|A^| + dA) - |P^| |A^|
-        bound[lefts] * bound[rights] - (1 - sums) * frobenius[lefts] * frobenius[rights],
+        bound[lefts] * bound[rights] - (1 - sums) * frobenius[lefts] * frobenius[rights] + least,
         (trace[lefts] * trace[rights]).sqrt(),
         torch.maximum(trace[lefts], trace[rights]),
     )
@@ -158,18 +158,20 @@ def _from_pairs_of_rows(gradients: Sequence[Sequence[Rows]]) -> Squares:
     trace, frobenius, bound = grams.bounds()
     numbers = [grams.number(part.values) for part in parts]
     same = wide(torch.stack([one.sum((1, 2)) for one in alike])).sqrt()
-    sums = growth_of_sums(parts, [part.values.shape[1] for part in parts], trace)
-    errors = (bound[numbers] - (1 - sums) * frobenius[numbers]) * same
-    least = [part.values.shape[1] * (part.values[0].numel() * tiny(part.dtype)) ** 0.5 for part in parts]
+    sums, least = _growth_of_sums(parts, [part.values.shape[1] for part in parts], trace)
+    errors = (bound[numbers] - (1 - sums) * frobenius[numbers]) * same + least
+    hidden = [part.values.shape[1] * (part.values[0].numel() * tiny(part.dtype)) ** 0.5 for part in parts]
     return Squares(
-        wide(torch.stack(values)).clamp(min=0), errors, reach + reach.new_tensor(least)[:, None], trace[numbers]
+        wide(torch.stack(values)).clamp(min=0), errors, reach + reach.new_tensor(hidden)[:, None], trace[numbers]
     )
 
 
-def growth_of_sums(parts: Sequence[Products | Rows], steps: Sequence[int], like: Tensor) -> Tensor:
-    """By how much `_sum_of` can be off, with a little for products that are too small."""
+def _growth_of_sums(parts: Sequence[Products | Rows], steps: Sequence[int], like: Tensor) -> tuple[Tensor, Tensor]:
+    """By how much `_sum_of` can be off: as a part of the absolute values, and for products that are too small."""
     terms = [count**2 if count <= _SMALL else count for count in steps]
-    return like.new_tensor([growth(t + 2, part.dtype) for t, part in zip(terms, parts, strict=True)])[:, None]
+    growths = [growth(count + 2, part.dtype) for count, part in zip(terms, parts, strict=True)]
+    least = [count**2 * tiny(part.dtype) for count, part in zip(steps, parts, strict=True)]
+    return like.new_tensor(growths)[:, None], like.new_tensor(least)[:, None]
 
 
 def _sum_of(matrices: Tensor) -> Tensor:
@@ -182,8 +184,10 @@ def _sum_of(matrices: Tensor) -> Tensor:
 def _frobenius(matrices: Tensor) -> Tensor:
     # `MARGIN` covers what rounding does to up to 2^18 squares.
     if matrices[0].numel() <= 2**18:
-        return torch.linalg.vector_norm(matrices.flatten(1), dim=1)
-    return wide(torch.linalg.vector_norm(matrices, dim=2)).norm(dim=1)
+        found: Tensor = torch.linalg.vector_norm(matrices.flatten(1), dim=1)
+    else:
+        found = torch.linalg.vector_norm(wide(torch.linalg.vector_norm(matrices, dim=2)), dim=1)
+    return found
 
 
 def _by_chunks(gradients: Sequence[Sequence[Products | Rows]]) -> Squares:
@@ -211,12 +215,14 @@ def _reach_of(part: Products | Rows) -> tuple[Tensor, Tensor]:
 def _row_norms(factor: Tensor) -> Tensor:
     """The norm of each step, `(batch, time)`."""
     least = factor.shape[2] * tiny(factor.dtype)
-    return (wide(torch.linalg.vector_norm(factor, dim=2)).square() + least).sqrt()
+    norms: Tensor = torch.linalg.vector_norm(factor, dim=2)
+    return (wide(norms).square() + least).sqrt()
 
 
 def _off(norms: Tensor, reach: Tensor, terms: int, numbers: int, dtype: torch.dtype) -> Tensor:
     """By how much the norm of gradients can be off that were made of so many terms."""
-    return growth(terms, dtype) * reach + lengths_growth(dtype) * norms + terms * (numbers * tiny(dtype)) ** 0.5
+    least: float = terms * (numbers * tiny(dtype)) ** 0.5
+    return growth(terms, dtype) * reach + lengths_growth(dtype) * norms + least
 
 
 def _stacked(found: Sequence[Squares]) -> Squares:
@@ -263,7 +269,7 @@ def _of_formed(parts: Sequence[Gradient]) -> Squares:
     products = next((part for part in parts if isinstance(part, Products)), None)
     rows = next((part for part in parts if isinstance(part, Rows)), None)
     if products is None and rows is not None:
-        found, indices = rows.indices.unique(return_inverse=True)
+        found, indices = torch.unique(rows.indices, return_inverse=True)
         rows = Rows(indices, rows.values, len(found))
     both = [part for part in (products, rows) if part is not None]
     reaches, largest = zip(*(_reach_of(part) for part in both), strict=True)
@@ -293,7 +299,8 @@ def _formed_norm(products: Products | None, rows: Rows | None, example: int) -> 
             inside = (indices >= begin) & (indices < end)
             table.index_add_(0, indices[inside] - begin, rows.values[example][inside])
         norms.append(lengths(table[None])[0])
-    return torch.stack(norms).norm()
+    found: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return found
 
 
 # --- which of them --------------------------------------------------------------------------------------------------

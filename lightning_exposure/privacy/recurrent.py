@@ -274,7 +274,7 @@ def _beginning_with(state: Tensor | None, time: int, batch: int, units: int, lik
 def _finish(
     ctx: Any, inputs: Tensor, w_ih: Tensor, before: Tensor, d_ih: Tensor, d_hh: Tensor, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Show the two linear maps; the gradients of the inputs, of those weights that autograd asks for, and the leaf's."""
+    """Show the two linear maps. The gradients of the inputs, of the weights that autograd asks for, and of the leaf."""
     flat_ih, flat_hh = d_ih.flatten(0, 1), d_hh.flatten(0, 1)
     return (
         (flat_ih @ w_ih).view_as(inputs) if ctx.needs_input_grad[0] else None,

@@ -122,9 +122,10 @@ def lengths(values: Tensor) -> Tensor:
     if flat.shape[1] <= _SQUARES:
         return wide(torch.linalg.vector_norm(flat, dim=1))
     even = flat.shape[1] - flat.shape[1] % _SQUARES
-    blocks = torch.linalg.vector_norm(flat[:, :even].unflatten(1, (-1, _SQUARES)), dim=2)
+    blocks = torch.linalg.vector_norm(flat[:, :even].reshape(len(flat), -1, _SQUARES), dim=2)
     rest = torch.linalg.vector_norm(flat[:, even:], dim=1, keepdim=True)
-    return torch.linalg.vector_norm(wide(torch.cat([blocks, rest], 1)), dim=1)
+    joined: Tensor = torch.linalg.vector_norm(wide(torch.cat([blocks, rest], 1)), dim=1)
+    return joined
 
 
 def lengths_growth(dtype: torch.dtype) -> float:

@@ -162,7 +162,7 @@ class PoissonLoader:
 
     @property
     def sample_rate(self) -> float:
-        """With which probability a record is in a batch; of the records, it knows no more than how many steps they make."""
+        """With which probability a record is in a batch: 1 in the number of steps."""
         return 1 / self.steps
 
     @property

@@ -1,4 +1,4 @@
-"""A learning rate that follows what the training loop logged is refused, whatever its name and wherever it was logged."""
+"""A learning rate that follows what the training loop logged is refused, whatever the name of the metric."""
 
 from __future__ import annotations
 

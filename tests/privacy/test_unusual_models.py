@@ -239,18 +239,20 @@ DURING: dict[str, tuple[Callable[[Any], Any], str]] = {
 @pytest.mark.parametrize(("change", "message"), DURING.values(), ids=DURING)
 def test_refused_when_it_happens_while_it_trains(change: Callable[[Any], Any], message: str, within: bool) -> None:
     model = made(layers)
-    with Clipping(model, max_grad_norm=1.0) as clipping:
+
+    def a_batch(clipping: Clipping, meanwhile: Callable[[Any], Any] | None) -> None:
         clipping.begin(BATCH)
+        if meanwhile is not None:
+            meanwhile(model)
         mean_of_squares(model, vectors()).backward()
         clipping.clipped_sum()
+
+    with Clipping(model, max_grad_norm=1.0) as clipping:
+        a_batch(clipping, None)
         if not within:
             change(model)
         with pytest.raises(ModelError, match=message):
-            clipping.begin(BATCH)
-            if within:
-                change(model)
-            mean_of_squares(model, vectors()).backward()
-            clipping.clipped_sum()
+            a_batch(clipping, change if within else None)
 
 
 def penalty(module: Any, inputs: Tensor) -> Tensor:
