@@ -16,6 +16,7 @@ from lightning_exposure.callbacks.account import Account
 from lightning_exposure.callbacks.announcing import announce
 from lightning_exposure.callbacks.guarding import Guard
 from lightning_exposure.callbacks.loaders import poisson_loader, replace_loader
+from lightning_exposure.callbacks.monitors import Monitors
 from lightning_exposure.callbacks.refusals import accumulation, is_overridden, refuse_optimizers, refuse_trainer
 from lightning_exposure.callbacks.seams import check_names
 from lightning_exposure.errors import ArgumentError, DataError, FitError
@@ -135,6 +136,7 @@ class DifferentialPrivacy(Callback):
         self._steps: PrivateSteps | None = None
         self._loader: PoissonLoader | None = None
         self._problem: DataError | None = None
+        self._monitors: Monitors | None = None
         self._undo = contextlib.ExitStack()
         self._finally = contextlib.ExitStack()  # what lasts until all callbacks have ended the training
 
@@ -184,7 +186,7 @@ class DifferentialPrivacy(Callback):
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what shows only when the model and the optimizers are made."""
         refuse_unsupported(pl_module)
-        refuse_optimizers(trainer.optimizers, trainer.lr_scheduler_configs)
+        refuse_optimizers(trainer.optimizers)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the optimizer private; by now it is restored, if a checkpoint was given.
@@ -223,6 +225,8 @@ class DifferentialPrivacy(Callback):
         self._undo.callback(self._release, trainer)
         if self._guard is not None:
             self._guard.follow(self._steps)
+        self._monitors = Monitors(trainer, pl_module, verbose=self._verbose)
+        self._undo.callback(self._monitors.close)
         trainer.optimizers = [self._steps.optimizer]
         model: Any = trainer.strategy.model
         if hasattr(model, "no_sync"):
@@ -267,6 +271,8 @@ class DifferentialPrivacy(Callback):
         """Prove the step, and stop when the budget is spent."""
         if self._steps is not None:
             self._steps.end()
+        if self._monitors is not None:
+            self._monitors.check()
         if self.steps >= self._limit:
             trainer.should_stop = True
 
@@ -377,7 +383,7 @@ class DifferentialPrivacy(Callback):
         self._undo.close()
         if self._guard is not None:
             self._guard.follow(None)
-        self._loader, self._problem, self._limit = None, None, math.inf
+        self._loader, self._problem, self._monitors, self._limit = None, None, None, math.inf
 
     def _restore(self) -> None:
         """Undo everything that was done to the module, the data and the Trainer; may be called at any time."""

@@ -29,26 +29,17 @@ def refuse_trainer(trainer: Trainer, module: LightningModule, callback: object, 
     _refuse([*_settings(trainer), *_parts(trainer, module, callback, kind)])
 
 
-def refuse_optimizers(optimizers: list[Any], schedules: list[Any]) -> None:
-    """Refuse optimizers and schedules that cannot be made private.
+def refuse_optimizers(optimizers: list[Any]) -> None:
+    """Refuse optimizers that cannot be made private.
 
     Raises:
-        FitError: There is not exactly one optimizer, or it needs several passes over a batch; or a learning rate would
-            follow the training data.
+        FitError: There is not exactly one optimizer, or it needs several passes over a batch.
     """
     if len(optimizers) != 1:
         _refuse([f"configure_optimizers gives {len(optimizers)} optimizers; expected one, with all parameters."])
     kind = type(optimizers[0]).__name__
     if kind == "LBFGS":
         _refuse([f"{kind} looks at a batch several times in a step, and would each time spend privacy; use another."])
-    for schedule in schedules:
-        if schedule.reduce_on_plateau and "train" in str(schedule.monitor):
-            _refuse(
-                [
-                    f"{type(schedule.scheduler).__name__} monitors {schedule.monitor!r}: the learning rate, and with "
-                    "it the weights, would follow the training data without noise; monitor a metric of validation data."
-                ]
-            )
 
 
 def is_overridden(method: str, instance: object, kind: str) -> bool:

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ArgumentError, ModelError
-from lightning_exposure.privacy.gradients import Gradient, Grams, merged, squared_norms
+from lightning_exposure.privacy.gradients import Gradient, merged
 from lightning_exposure.privacy.listening import LayerListener, Listener, RecurrentListener, is_listened_to
+from lightning_exposure.privacy.measuring import measure
+from lightning_exposure.privacy.rounding import full_precision
 from lightning_exposure.privacy.support import layers_of, mixes_examples, refuse_unsupported
 
 
@@ -116,6 +118,7 @@ class Clipping:
             raise ArgumentError("begin: nothing is listened to yet; call attach first.")
         self.examples = examples
         self._forget()
+        self._check_layers()
         # What is left of the last step would look like a gradient that nobody clipped.
         for _, parameter in self._trainable():
             parameter.grad = None
@@ -135,19 +138,18 @@ class Clipping:
         if self.examples is None:
             raise ArgumentError("clipped_sum: no batch was announced; call begin before the forward pass.")
         examples, self.examples = self.examples, None
+        self._check_layers()
         self._refuse_gradients_outside()
         if examples:
             self._refuse_idle_layers()
-        gradients = self._gradients()
-        self._forget()
-        weights = self._weights(gradients, examples)
-        sums = {}
-        for _, parameter in self._trainable():
-            total = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-            for part in gradients.get(parameter, []):
-                total += part.weighted_sum(weights).view_as(parameter)
-            sums[parameter] = total
-        return sums
+        with full_precision(next(self.module.parameters()).device):
+            gradients = self._gradients()
+            self._forget()
+            found = self._clipped(gradients, examples)
+        return {
+            parameter: found[parameter] if parameter in found else _zeros(parameter)
+            for _, parameter in self._trainable()
+        }
 
     def __enter__(self) -> Clipping:
         self.attach()
@@ -167,29 +169,41 @@ class Clipping:
                     found.setdefault(parameter, []).append(gradient)
         return {parameter: merged(parts, parameter.shape) for parameter, parts in found.items()}
 
-    def _weights(self, gradients: dict[nn.Parameter, list[Gradient]], examples: int) -> Tensor:
-        """What each example's gradient is multiplied with; measures the norms on the way."""
+    def _clipped(self, gradients: dict[nn.Parameter, list[Gradient]], examples: int) -> dict[nn.Parameter, Tensor]:
+        """The clipped sums; measures the norms on the way."""
         if not gradients:
             self.norms = torch.zeros(examples)
-            return self.norms
-        grams = Grams()
-        squares = torch.stack([squared_norms(parts, grams) for parts in gradients.values()]).sum(0)
+            return {}
         # The mean has divided every example's gradient by their number.
         scale = examples if self.loss_reduction == "mean" else 1
-        self.norms = squares.sqrt() * scale
-        if examples and not bool(self.norms.isfinite().all()):
-            broken = int((~self.norms.isfinite()).sum())
+        measured = measure(list(gradients.values()), self.max_grad_norm / scale)
+        norms = measured.norms * scale
+        self.norms = norms.to(next(iter(gradients.values()))[0].dtype)
+        broken = int((~norms.isfinite()).sum())
+        if broken:
             raise ModelError(
                 f"The gradients of {broken} of {examples} examples are infinite or not a number and cannot be clipped. "
                 "The training has diverged, or an example is broken: lower the learning rate, or look at the data."
             )
         # The small number is Opacus', so that results can be compared.
-        return (self.max_grad_norm / (self.norms + 1e-6)).clamp(max=1.0) * scale
+        weights = (self.max_grad_norm / (norms + 1e-6)).clamp(max=1.0) * scale
+        return {
+            parameter: _weighted_sum(parameter, parts, weights, apart)
+            for (parameter, parts), apart in zip(gradients.items(), measured.apart, strict=True)
+        }
 
     def _refuse_another(self) -> None:
         for name, layer in layers_of(self.module):
             if is_listened_to(layer):
                 raise ModelError(f"{name!r} is clipped already: detach the other Clipping of this module first.")
+
+    def _check_layers(self) -> None:
+        try:
+            for listener in self._listeners:
+                listener.check()
+        except ModelError:
+            self._forget()
+            raise
 
     def _refuse_gradients_outside(self) -> None:
         outside = [name for name, parameter in self._trainable() if parameter.grad is not None]
@@ -226,3 +240,20 @@ class Clipping:
     def _forget(self) -> None:
         for listener in self._listeners:
             listener.forget()
+
+
+def _weighted_sum(parameter: nn.Parameter, parts: list[Gradient], weights: Tensor, apart: Tensor) -> Tensor:
+    """The sum over the examples of one parameter's gradients; of those apart in double precision."""
+    total = _zeros(parameter)
+    for part in parts:
+        total += part.weighted_sum(weights.masked_fill(apart, 0.0)).view_as(parameter)
+    alone = apart.nonzero().flatten()
+    if len(alone):
+        # Rounded when all parts are added up, because they may cancel.
+        first, *others = (part.of(alone).weighted_sum(weights[alone]).view_as(parameter) for part in parts)
+        total += sum(others, first).to(total.device)
+    return total
+
+
+def _zeros(parameter: nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter, memory_format=torch.contiguous_format)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_CHUNK = 2**22
-"""How many numbers of per-example gradients are made at once, where they have to be made."""
+from lightning_exposure.privacy.rounding import outer_sum, wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,22 +40,31 @@ class Products:
         """Whether the products of all pairs of steps take fewer operations than the gradients themselves."""
         return self.left.shape[1] * (self.left.shape[2] + self.right.shape[2]) <= self.numbers
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which precision it is."""
+        return torch.promote_types(self.left.dtype, self.right.dtype)
+
+    def of(self, examples: Tensor) -> Products:
+        """The gradients of some of the examples, in double precision."""
+        return Products(*(wide(factor[examples.to(factor.device)]) for factor in (self.left, self.right)))
+
     def whole(self, begin: int = 0, end: int | None = None) -> Tensor:
         """The gradients themselves, `(batch, rows, columns)`, of some of the examples."""
-        return torch.bmm(self.left[begin:end].transpose(1, 2), self.right[begin:end])
+        return outer_sum(self.left[begin:end], self.right[begin:end])
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum over the examples, each times its weight."""
-        left, right = self.left, self.right
+        left, right, factors = self.left, self.right, weights.to(self.left)[:, None, None]
         if left.shape[2] < right.shape[2]:
-            left = left * weights[:, None, None]
+            left = left * factors
         else:
-            right = right * weights[:, None, None]
+            right = right * factors
         # One product over all examples and steps; in the order in which the larger factor lies in memory.
         larger = left if left.shape[2] > right.shape[2] else right
         if larger.stride(0) < larger.stride(1):
             left, right = left.transpose(0, 1), right.transpose(0, 1)
-        return left.reshape(-1, left.shape[2]).t() @ right.reshape(-1, right.shape[2])
+        return outer_sum(left.reshape(-1, left.shape[2]), right.reshape(-1, right.shape[2]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +91,16 @@ class Rows:
         """Whether the products of all pairs of steps are smaller than the gradients themselves."""
         return 2 * self.values.shape[1] ** 2 <= self.numbers
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which precision it is."""
+        return self.values.dtype
+
+    def of(self, examples: Tensor) -> Rows:
+        """The gradients of some of the examples, in double precision."""
+        values = wide(self.values[examples.to(self.values.device)])
+        return Rows(self.indices[examples.to(self.indices.device)].to(values.device), values, self.rows)
+
     def whole(self, begin: int = 0, end: int | None = None) -> Tensor:
         """The gradients themselves, `(batch, rows, columns)`, of some of the examples."""
         values = self.values[begin:end]
@@ -91,7 +109,7 @@ class Rows:
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum over the examples, each times its weight."""
-        values = (self.values * weights[:, None, None]).flatten(0, 1)
+        values = (self.values * weights.to(self.values)[:, None, None]).flatten(0, 1)
         return values.new_zeros(self.rows, values.shape[1]).index_add_(0, self.indices.flatten(), values)
 
 
@@ -101,30 +119,26 @@ class Whole:
 
     values: Tensor
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which precision it is."""
+        return self.values.dtype
+
+    def of(self, examples: Tensor) -> Whole:
+        """The gradients of some of the examples, in double precision."""
+        return Whole(wide(self.values[examples.to(self.values.device)]))
+
     def whole(self) -> Tensor:
         """The gradients themselves."""
         return self.values
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum over the examples, each times its weight."""
-        return (weights @ self.values.flatten(1)).view(self.values.shape[1:])
+        total = outer_sum(weights.to(self.values)[:, None], self.values.flatten(1))
+        return total.view(self.values.shape[1:])
 
 
 Gradient = Products | Rows | Whole
-
-
-class Grams:
-    """Remembers the Gram matrices of factors, because the two maps of an LSTM layer share a factor."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, Tensor]] = {}
-
-    def of(self, factor: Tensor) -> Tensor:
-        """The inner products of all pairs of steps, `(batch, time, time)`."""
-        if id(factor) not in self._known:
-            # The factor is kept beside its matrix, so that its id is not given away meanwhile.
-            self._known[id(factor)] = (factor, torch.bmm(factor, factor.transpose(1, 2)))
-        return self._known[id(factor)][1]
 
 
 def merged(gradients: Sequence[Gradient], shape: torch.Size) -> list[Gradient]:
@@ -153,41 +167,3 @@ def merged(gradients: Sequence[Gradient], shape: torch.Size) -> list[Gradient]:
         first, *others = (part.whole().view(-1, *shape) for part in (*whole, *parts))
         parts = [Whole(sum(others, first))]
     return parts
-
-
-def squared_norms(gradients: Sequence[Gradient], grams: Grams) -> Tensor:
-    """The squared norm of each example's gradient, `(batch,)`, whose merged parts are given."""
-    if len(gradients) == 2:
-        products, rows = gradients
-        assert isinstance(products, Products)
-        assert isinstance(rows, Rows)
-        alone = squared_norms([products], grams) + squared_norms([rows], grams)
-        return (alone + 2 * _inner(products, rows)).clamp(min=0)
-    (gradient,) = gradients
-    if isinstance(gradient, Whole):
-        return gradient.values.flatten(1).square().sum(1)
-    if not gradient.pairs_are_cheaper:
-        return _by_chunks(gradient)
-    if isinstance(gradient, Products):
-        alike = grams.of(gradient.right)
-        pairs = grams.of(gradient.left)
-    else:
-        alike = gradient.indices[:, :, None] == gradient.indices[:, None, :]
-        pairs = grams.of(gradient.values)
-    # Rounding can leave a square a little below zero.
-    return (pairs * alike).sum((1, 2)).clamp(min=0)
-
-
-def _by_chunks(gradient: Products | Rows) -> Tensor:
-    """The squared norms from the gradients themselves, of a few examples at a time."""
-    batch = len(gradient.left if isinstance(gradient, Products) else gradient.values)
-    step = max(1, _CHUNK // max(1, gradient.numbers))
-    return torch.cat([gradient.whole(i, i + step).square().sum((1, 2)) for i in range(0, batch, step)])
-
-
-def _inner(products: Products, rows: Rows) -> Tensor:
-    """The inner product of each example's two gradients of a table that is also a linear map, `(batch,)`."""
-    # The row that step s looked up meets, in the product of step t, the entry of that row times the right factor.
-    columns = rows.indices[:, None, :].expand(-1, products.left.shape[1], -1)
-    entries = products.left.gather(2, columns)
-    return (entries * torch.bmm(products.right, rows.values.transpose(1, 2))).sum((1, 2))

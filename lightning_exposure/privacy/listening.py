@@ -6,7 +6,7 @@ example, from what is recorded here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from lightning_exposure.errors import ModelError
+from lightning_exposure.privacy.anchors import HeldBack, Tap, refuse_twice
 from lightning_exposure.privacy.gradients import Gradient, Products, Whole
 from lightning_exposure.privacy.layers import batch_dimension, raised, rule_for
 from lightning_exposure.privacy.recurrent import layer_weights, run_layers
+from lightning_exposure.privacy.support import hooked
 
 
 class Batch(Protocol):
@@ -35,8 +37,9 @@ class Batch(Protocol):
 class Listener:
     """Listens to one layer. Subclasses say what is recorded.
 
-    Its methods are put on the layer as hooks. They are bound methods, so that a deep copy of the module is listened to
-    by a copy of the listener.
+    It takes the place of the layer's forward, within all hooks: what it sees is what the layer itself reads and
+    returns, whatever hooks do before and after. It does so by a bound method, so that a deep copy of the module is
+    listened to by a copy of the listener.
 
     Args:
         name: Of the layer in its module.
@@ -48,8 +51,14 @@ class Listener:
         self.name = name
         self.layer = layer
         self._batch = batch
-        self._paused: list[nn.Parameter] = []
-        self._handles: list[torch.utils.hooks.RemovableHandle] = []
+        self._own: Callable[..., Any] | None = vars(layer).get("forward")
+        self._kind = type(layer)
+        self._parameters = dict(layer._parameters)
+
+    @property
+    def who(self) -> str:
+        """The layer, in messages."""
+        return f"{self.name!r} ({type(self.layer).__name__})"
 
     @property
     def took_part(self) -> bool:
@@ -65,40 +74,60 @@ class Listener:
         raise NotImplementedError
 
     def attach(self) -> None:
-        """Put the hooks on the layer."""
-        before = self.layer.register_forward_pre_hook(self._before, with_kwargs=True)
-        # Also after an error: the parameters must not stay as they are during the forward pass.
-        after = self.layer.register_forward_hook(self._after, with_kwargs=True, always_call=True)
-        self._handles = [before, after]
+        """Take the place of the layer's forward."""
+        vars(self.layer)["forward"] = self._forward
 
     def detach(self) -> None:
-        """Take the hooks off."""
-        self._resume()
+        """Give it back."""
         self.forget()
-        for handle in self._handles:
-            handle.remove()
+        if is_listened_to(self.layer):
+            del vars(self.layer)["forward"]
+            if self._own is not None:
+                vars(self.layer)["forward"] = self._own
 
-    def _before(self, layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
-        # Something is left here if the forward pass before this one was interrupted from the keyboard.
-        self._resume()
-        if self._batch.listening:
-            self._paused = [value for value in layer.parameters(recurse=False) if value.requires_grad]
-            for parameter in self._paused:
+    def check(self) -> None:
+        """Refuse a layer that was changed since, or whose gradients something wants to see or to change.
+
+        Raises:
+            ModelError: Says what was changed.
+        """
+        if type(self.layer) is not self._kind or not _same(self.layer._parameters, self._parameters):
+            raise ModelError(
+                f"{self.who}: was changed while it trained: its parameters are not those that it had (pruning, a "
+                "parametrization, a weight that was replaced). Do it before the training, and make weights that are "
+                "computed from others permanent (prune.remove, parametrize.remove_parametrizations)."
+            )
+        problem = hooked(self.layer)
+        if problem:
+            raise ModelError(f"{self.who}: {problem}")
+
+    def _forward(self, *inputs: Any, **options: Any) -> Any:
+        if not self._batch.listening:
+            return self._native(*inputs, **options)
+        paused = [value for value in self.layer.parameters(recurse=False) if value.requires_grad]
+        try:
+            for parameter in paused:
                 parameter.requires_grad_(False)
+            return self._listened(*inputs, **options)
+        finally:
+            for parameter in paused:
+                parameter.requires_grad_(True)
 
-    def _after(self, layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], outputs: Any) -> Any:
-        self._resume()
+    def _listened(self, *inputs: Any, **options: Any) -> Any:
+        raise NotImplementedError
 
-    def _resume(self) -> None:
-        for parameter in self._paused:
-            parameter.requires_grad_(True)
-        self._paused = []
+    def _native(self, *inputs: Any, **options: Any) -> Any:
+        """What the layer does by itself."""
+        if self._own is not None:
+            return self._own(*inputs, **options)
+        forward: Any = type(self.layer).forward
+        return forward(self.layer, *inputs, **options)
 
     def _check_examples(self, tensor: Tensor, what: str) -> None:
         examples, dimension = self._batch.examples, batch_dimension(self.layer)
         if examples and (tensor.dim() <= dimension or tensor.shape[dimension] != examples):
             raise ModelError(
-                f"{self.name!r} ({type(self.layer).__name__}): its {what} have the shape {tuple(tensor.shape)}, where "
+                f"{self.who}: its {what} have the shape {tuple(tensor.shape)}, where "
                 f"dimension {dimension} should be the {examples} examples of the batch. {self._remedy(tensor)}"
             )
 
@@ -117,6 +146,7 @@ class LayerListener(Listener):
     def __init__(self, name: str, layer: nn.Module, batch: Batch) -> None:
         super().__init__(name, layer, batch)
         self._rule = rule_for(layer)
+        self._checked = self._rule.names is not None
         self._records: list[tuple[Tensor, Tensor]] = []
 
     @property
@@ -127,66 +157,95 @@ class LayerListener(Listener):
     def gradients(self) -> Iterator[tuple[Tensor | None, Gradient]]:
         """The per-example gradients of the layer's parameters, in parts that add up."""
         dimension = batch_dimension(self.layer)
-        for inputs, grads in self._records:
-            inputs, grads = raised(inputs).movedim(dimension, 0), raised(grads).movedim(dimension, 0)
-            yield from self._rule.gradients(self.layer, inputs, grads)
+        for read, arrived in self._records:
+            inputs, grads = raised(read).movedim(dimension, 0), raised(arrived).movedim(dimension, 0)
+            found = self._found(inputs, grads)
+            if not self._checked:
+                self._check_rule(raised(read), raised(arrived), found)
+            yield from found
+        self._checked = self._checked or bool(self._records)
+
+    def _found(self, inputs: Tensor, grads: Tensor) -> list[tuple[Tensor | None, Gradient]]:
+        try:
+            return list(self._rule.gradients(self.layer, inputs, grads))
+        except RuntimeError as problem:
+            if not self._rule.vectorized:
+                raise
+            raise ModelError(
+                f"{self.who}: cannot be run on each example by itself, which is how the gradients of single examples "
+                f"are found in a layer of a kind that is not known here ({problem}). Make it of known layers "
+                "(nn.Linear and then nn.Dropout, for one), or freeze it."
+            ) from problem
 
     def forget(self) -> None:
         """Drop what was recorded."""
         self._records = []
 
     def attach(self) -> None:
-        """Put the hooks on the layer."""
+        """Take the place of the layer's forward."""
         self._rule.prepare(self.layer)
         super().attach()
 
     def detach(self) -> None:
-        """Take the hooks off."""
+        """Give it back."""
         super().detach()
         self._rule.clean(self.layer)
 
-    def _after(self, layer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any], outputs: Any) -> Any:
-        self._resume()
-        # There are no outputs after an error.
-        if not self._batch.listening or outputs is None:
-            return None
+    def _listened(self, *inputs: Any, **options: Any) -> Any:
+        outputs = self._native(*inputs, **options)
         given = [value for value in (*inputs, *options.values()) if value is not None]
         if len(given) != 1 or not isinstance(given[0], Tensor) or not isinstance(outputs, Tensor):
             raise ModelError(
-                f"{self.name!r} ({type(layer).__name__}): takes or returns something else than one tensor, so the "
+                f"{self.who}: takes or returns something else than one tensor, so the "
                 "gradients of single examples cannot be found. Split it into such layers, or freeze it."
             )
         (read,) = given
         self._check_examples(read, "inputs")
         self._check_examples(outputs, "outputs")
-        outputs = self._unshared(outputs, read)
-        arrived = partial(self._arrived, read.detach(), read._version)
-        if outputs.requires_grad:
-            outputs.register_hook(arrived)
-            return outputs
-        # The first layers: nothing before them wants a gradient.
-        tap: Callable[..., Tensor] = _Tap.apply
-        return tap(outputs, torch.empty(0, device=outputs.device, requires_grad=True), arrived)
+        held = HeldBack(partial(self._arrived, read.detach(), read._version))
+        tap: Callable[..., Tensor] = Tap.apply
+        return tap(self._unshared(outputs, read), held.leaf(outputs.device), held, self.who)
 
     def _unshared(self, outputs: Tensor, read: Tensor) -> Tensor:
         """The outputs as a tensor that is no view of another one.
 
         Autograd forgets the hooks of a view when something works in place on it, as nn.ReLU(inplace=True) does.
         """
-        if outputs._is_view() and self._rule.names is not None:
+        if self._rule.names is None:
+            # Who knows what it has kept for its own backward pass; that must not count as written to.
+            return outputs.clone() if outputs._is_view() or outputs is read or outputs.requires_grad else outputs
+        if outputs._is_view():
             # A linear layer gives its result another shape; nobody else has it, so it need not be copied.
             return torch.ops.aten._unsafe_view(outputs, outputs.shape)  # type: ignore[no-any-return]
-        return outputs.clone() if outputs._is_view() or outputs is read else outputs
+        return outputs
 
     def _arrived(self, read: Tensor, version: int, grads: Tensor) -> None:
         # Autograd no longer watches over the inputs, because the parameters' gradients are none of its business.
         if read._version != version:
             raise ModelError(
-                f"{self.name!r} ({type(self.layer).__name__}): its inputs were changed in place after it had read "
+                f"{self.who}: its inputs were changed in place after it had read "
                 "them. Work on a copy (x = x + y instead of x += y)."
             )
         if self._batch.examples:
             self._records.append((read, grads.detach()))
+
+    def _check_rule(self, read: Tensor, grads: Tensor, found: list[tuple[Tensor | None, Gradient]]) -> None:
+        """Refuse a layer of a kind that is not known here, if its single gradients do not add up to autograd's."""
+        wanted = [value for value in self.layer.parameters(recurse=False) if value.requires_grad]
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            outputs = self._native(read)
+            expected = torch.autograd.grad(outputs, wanted, grads, allow_unused=True)
+        for parameter, total in zip(wanted, expected, strict=True):
+            single = [part.whole() for owner, part in found if owner is parameter]
+            size = sum(float(values.flatten(1).norm(dim=1).sum()) for values in single)
+            summed = sum((values.sum(0) for values in single), torch.zeros_like(parameter))
+            off = float((summed - (0 if total is None else total)).norm())
+            if not off <= 0.01 * size + 1e-12:
+                raise ModelError(
+                    f"{self.who}: the gradients of single examples, found by running it again on each of them, do not "
+                    "add up to its gradient. Its forward draws random numbers, mixes examples, or uses something else "
+                    "than its own parameters; make it of known layers, or freeze it."
+                )
 
 
 class RecurrentListener(Listener):
@@ -220,33 +279,24 @@ class RecurrentListener(Listener):
         """Drop what was recorded."""
         self._records = []
 
-    def attach(self) -> None:
-        """Put the hooks on the layer, and another way to run it."""
-        super().attach()
-        self.layer.forward = self._forward  # type: ignore[method-assign]
-
-    def detach(self) -> None:
-        """Take them off again."""
-        super().detach()
-        vars(self.layer).pop("forward", None)
-
-    def _forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
+    def _listened(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         layer = self.layer
-        if not self._batch.listening:
-            native: Any = type(layer).forward
-            outputs, state = native(layer, input, hx)
-            return outputs, state
         if isinstance(input, PackedSequence) or input.dim() != 3:
             given = "a PackedSequence" if isinstance(input, PackedSequence) else f"a tensor {tuple(input.shape)}"
             raise ModelError(
-                f"{self.name!r} ({type(layer).__name__}): was given {given}. Give it a padded batch (batch, time, "
+                f"{self.who}: was given {given}. Give it a padded batch (batch, time, "
                 "features), and leave the padding out of the loss."
             )
         self._check_examples(input, "inputs")
         layer.check_input(input, None)
         if hx is not None:
             layer.check_forward_args(input, hx, None)
-        return run_layers(layer, input, hx, self._report_of)
+        outputs, state = run_layers(layer, input, hx, self._report_of)
+        outputs.register_hook(self._refuse_twice)  # type: ignore[no-untyped-call]
+        return outputs, state
+
+    def _refuse_twice(self, _: Tensor) -> None:
+        refuse_twice(self.who)
 
     def _report_of(self, layer: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], None]:
         return partial(self._reported, layer)
@@ -256,22 +306,10 @@ class RecurrentListener(Listener):
             self._records.append((layer, record))
 
 
-class _Tap(torch.autograd.Function):
-    """Passes a tensor on as it is, and its gradient to a function."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, _: Tensor, arrived: Callable[[Tensor], None]) -> Tensor:
-        ctx.arrived = arrived
-        # As if it had been written to: then it may be written to, as any other result of a layer.
-        ctx.mark_dirty(values)
-        return values
-
-    @staticmethod
-    def backward(ctx: Any, grads: Tensor) -> tuple[None, None, None]:
-        ctx.arrived(grads)
-        return None, None, None
-
-
 def is_listened_to(layer: nn.Module) -> bool:
     """Whether a listener is attached to a layer."""
-    return any(isinstance(getattr(hook, "__self__", None), Listener) for hook in layer._forward_hooks.values())
+    return isinstance(getattr(vars(layer).get("forward"), "__self__", None), Listener)
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())

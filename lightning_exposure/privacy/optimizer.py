@@ -28,8 +28,9 @@ def private_optimizer(
         optimizer: Any optimizer of the module's trainable parameters, all of them and no others.
         clipping: Of that module, attached; its `begin` is called before every batch.
         noise_multiplier: The standard deviation of the noise, in units of the clipping norm.
-        expected_batch_size: What the sum is divided by, if the loss is a mean: the expected number of examples of a
-            batch (per process).
+        expected_batch_size: What the sum is divided by, if the loss is a mean: about the number of examples of a batch
+            (per process). A number that is public, as the batch size that was asked for, and not one that is computed
+            from the number of records: whoever sees the gradients can tell it.
         generator: Where the noise comes from; without one, from PyTorch's global generator.
         distributed: Whether the processes of `torch.distributed` train one model together. Then the first of them
             adds the noise, and the gradients are summed over all.

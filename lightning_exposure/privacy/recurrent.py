@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
+
+from lightning_exposure.privacy.anchors import HeldBack, refuse_twice
 
 Report = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 """Takes what the map of the inputs read and its gradients, then the same of the map of the hidden states.
@@ -37,7 +38,7 @@ def lstm_layer(
         hidden: The hidden state `(batch, units)` to begin with; None for zeros.
         cell: The cell state `(batch, units)` to begin with; None for zeros.
         weights: Those of `nn.LSTM`: of the inputs, of the hidden states, and the two biases if there are any.
-        report: Called in the backward pass.
+        report: Called in the backward pass, if it is one that trains.
 
     Returns:
         The outputs `(time, batch, units)`, and the hidden and the cell state after the last step.
@@ -50,7 +51,7 @@ def lstm_layer(
         True
     """
     run: Callable[..., tuple[Tensor, Tensor, Tensor]] = _Lstm.apply
-    return run(inputs, hidden, cell, *_four(weights), report, _anchor(inputs, report))
+    return run(inputs, hidden, cell, *_four(weights), *_anchored(inputs, report))
 
 
 def gru_layer(
@@ -66,7 +67,7 @@ def gru_layer(
         True
     """
     run: Callable[..., tuple[Tensor, Tensor]] = _Gru.apply
-    return run(inputs, hidden, *_four(weights), report, _anchor(inputs, report))
+    return run(inputs, hidden, *_four(weights), *_anchored(inputs, report))
 
 
 def run_layers(
@@ -114,9 +115,12 @@ def _four(weights: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
     return (*weights, None, None)[:4]
 
 
-def _anchor(inputs: Tensor, report: Report | None) -> Tensor | None:
+def _anchored(inputs: Tensor, report: Report | None) -> tuple[HeldBack | None, Tensor | None]:
     # With something among its inputs that wants a gradient, the backward pass comes by even if nothing else does.
-    return None if report is None else torch.empty(0, device=inputs.device, requires_grad=True)
+    if report is None:
+        return None, None
+    held = HeldBack(report)
+    return held, held.leaf(inputs.device)
 
 
 class _Lstm(torch.autograd.Function):
@@ -132,7 +136,7 @@ class _Lstm(torch.autograd.Function):
         w_hh: Tensor,
         b_ih: Tensor | None,
         b_hh: Tensor | None,
-        report: Report | None,
+        held: HeldBack | None,
         _: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         time, batch, _size = inputs.shape
@@ -154,13 +158,13 @@ class _Lstm(torch.autograd.Function):
             torch.mul(f[t], c[t], out=c[t + 1]).addcmul_(i[t], g[t])
             torch.mul(o[t], torch.tanh(c[t + 1], out=tanh[t]), out=h[t + 1])
         ctx.save_for_backward(inputs, w_ih, w_hh, gates, hiddens, cells, tanhs)
-        ctx.report = report
+        ctx.held = held
         # Copies, because what is kept for the backward pass must not change when someone works in place on the outputs.
         return hiddens[1:].clone(), hiddens[-1].clone(), cells[-1].clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, d_hidden: Tensor, d_cell: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_twice("nn.LSTM")
         inputs, w_ih, w_hh, gates, hiddens, cells, tanhs = ctx.saved_tensors
         wants_hidden, wants_cell = ctx.needs_input_grad[1:3]
         with torch.autocast(gates.device.type, enabled=False):
@@ -186,8 +190,8 @@ class _Lstm(torch.autograd.Function):
                 torch.addcmul(part, part, f[t], value=-1, out=d_f[t])
                 if t > 0 or wants_hidden:
                     torch.mm(all_d[t], w_hh, out=dh)
-            found = _finish(ctx, inputs, w_ih, hiddens[:-1], d_gates, d_gates, ctx.needs_input_grad[3:7])
-        return found[0], dh if wants_hidden else None, dc if wants_cell else None, *found[1:], None, None
+            *found, shown = _finish(ctx, inputs, w_ih, hiddens[:-1], d_gates, d_gates, ctx.needs_input_grad[3:7])
+        return found[0], dh if wants_hidden else None, dc if wants_cell else None, *found[1:], None, shown
 
 
 class _Gru(torch.autograd.Function):
@@ -202,7 +206,7 @@ class _Gru(torch.autograd.Function):
         w_hh: Tensor,
         b_ih: Tensor | None,
         b_hh: Tensor | None,
-        report: Report | None,
+        held: HeldBack | None,
         _: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         time, batch, _size = inputs.shape
@@ -224,12 +228,12 @@ class _Gru(torch.autograd.Function):
             n[t].addcmul_(r[t], recall[t]).tanh_()
             torch.lerp(n[t], h[t], z[t], out=h[t + 1])
         ctx.save_for_backward(inputs, w_ih, w_hh, gates, hiddens, recalls)
-        ctx.report = report
+        ctx.held = held
         return hiddens[1:].clone(), hiddens[-1].clone()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, d_outputs: Tensor, d_hidden: Tensor) -> tuple[Tensor | None, ...]:
+        refuse_twice("nn.GRU")
         inputs, w_ih, w_hh, gates, hiddens, recalls = ctx.saved_tensors
         wants_hidden = ctx.needs_input_grad[1]
         with torch.autocast(gates.device.type, enabled=False):
@@ -256,8 +260,8 @@ class _Gru(torch.autograd.Function):
                 dh *= z[t]
                 if t > 0 or wants_hidden:
                     dh.addmm_(all_hh[t], w_hh)
-            found = _finish(ctx, inputs, w_ih, hiddens[:-1], d_ih, d_hh, ctx.needs_input_grad[2:6])
-        return found[0], dh if wants_hidden else None, *found[1:], None, None
+            *found, shown = _finish(ctx, inputs, w_ih, hiddens[:-1], d_ih, d_hh, ctx.needs_input_grad[2:6])
+        return found[0], dh if wants_hidden else None, *found[1:], None, shown
 
 
 def _beginning_with(state: Tensor | None, time: int, batch: int, units: int, like: Tensor) -> Tensor:
@@ -270,9 +274,7 @@ def _beginning_with(state: Tensor | None, time: int, batch: int, units: int, lik
 def _finish(
     ctx: Any, inputs: Tensor, w_ih: Tensor, before: Tensor, d_ih: Tensor, d_hh: Tensor, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Report the two linear maps; the gradients of the inputs and of those weights that autograd asks for itself."""
-    if ctx.report is not None:
-        ctx.report(inputs, d_ih, before, d_hh)
+    """Show the two linear maps. The gradients of the inputs, of the weights that autograd asks for, and of the leaf."""
     flat_ih, flat_hh = d_ih.flatten(0, 1), d_hh.flatten(0, 1)
     return (
         (flat_ih @ w_ih).view_as(inputs) if ctx.needs_input_grad[0] else None,
@@ -280,4 +282,5 @@ def _finish(
         flat_hh.t() @ before.flatten(0, 1) if wanted[1] else None,
         flat_ih.sum(0) if wanted[2] else None,
         flat_hh.sum(0) if wanted[3] else None,
+        None if ctx.held is None else ctx.held.show(inputs, d_ih, before, d_hh),
     )

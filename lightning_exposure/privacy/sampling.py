@@ -110,7 +110,7 @@ class PoissonLoader:
     Example:
         >>> loader = PoissonLoader(DataLoader(range(100), batch_size=10, shuffle=True))
         >>> len(loader), loader.sample_rate, loader.batch_size
-        (10, 0.1, 10.0)
+        (10, 0.1, 10)
         >>> sum(1 for batch in loader)
         10
     """
@@ -162,13 +162,18 @@ class PoissonLoader:
 
     @property
     def sample_rate(self) -> float:
-        """With which probability a record is in a batch."""
+        """With which probability a record is in a batch: 1 in the number of steps."""
         return 1 / self.steps
 
     @property
-    def batch_size(self) -> float:
-        """How many records a batch of this process has on average."""
-        return self.records / self.steps / self.world_size
+    def batch_size(self) -> int:
+        """The batch size of the user's loader: what the sums of a process are divided by.
+
+        A batch has that many records on average, or a little less where the last one of the original loader was not
+        full. Not their true average, which tells how many records there are: that must not be read off the gradients.
+        """
+        batches: Any = self._original.batch_sampler
+        return int(batches.batch_size)
 
     def bind(self, generator: Callable[[], torch.Generator]) -> None:
         """Say who makes the generator of every pass to come."""

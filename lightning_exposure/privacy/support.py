@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -47,6 +48,30 @@ def mixes_examples(part: nn.Module) -> bool:
     return isinstance(part, _InstanceNorm) and part.track_running_stats and part.training
 
 
+def hooked(part: nn.Module) -> str | None:
+    """What is wrong with the hooks on a layer's weights, or on its backward pass; None if nothing is.
+
+    Example:
+        >>> layer = nn.Linear(2, 2)
+        >>> _ = layer.weight.register_hook(lambda gradient: 2 * gradient)
+        >>> hooked(layer)
+        "has hooks on the gradient of 'weight', which would never ..."
+    """
+    names = [
+        name
+        for name, value in part.named_parameters(recurse=False)
+        if value._backward_hooks or getattr(value, "_post_accumulate_grad_hooks", None)
+    ]
+    if names:
+        return (
+            f"has hooks on the gradient of {_listed(names)}, which would never be called: the gradients of single "
+            "examples are found in another way. Remove them (register_hook, register_post_accumulate_grad_hook)."
+        )
+    if part._backward_hooks and part._is_full_backward_hook is False:
+        return "has a hook by register_backward_hook, which sees other gradients; use register_full_backward_hook."
+    return None
+
+
 def own_trainable(part: nn.Module) -> dict[str, nn.Parameter]:
     """The trainable parameters that are a module's own, not those of its children."""
     return {name: value for name, value in part.named_parameters(recurse=False) if value.requires_grad}
@@ -81,6 +106,8 @@ def _problem_of(part: nn.Module, held: set[int]) -> str | None:
     if any(is_lazy(value) for value in part.parameters(recurse=False)):
         return "its parameters have no shape yet; show the model a batch before the training."
     trainable = own_trainable(part)
+    if trainable and hooked(part):
+        return hooked(part)
     for kinds, problem in _REFUSED:
         if isinstance(part, kinds) and any(value.requires_grad for value in part.parameters()):
             return problem
@@ -130,6 +157,10 @@ def _problem_of_embedding(part: Any) -> str | None:
 
 
 _REFUSED: tuple[tuple[tuple[type[nn.Module], ...], str], ...] = (
+    (
+        (torch.jit.ScriptModule,),
+        "is compiled by torch.jit, which cannot be listened to; train it as it is, and compile it afterwards.",
+    ),
     (
         (nn.MultiheadAttention,),
         "keeps its weights where no per-example gradients can be found; make attention of nn.Linear layers and "

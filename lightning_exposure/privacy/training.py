@@ -31,7 +31,7 @@ class PrivateSteps:
         clipping: Of the module that is trained, not yet attached.
         optimizer: The user's own optimizer.
         noise_multiplier: The standard deviation of the noise, in units of the clipping norm.
-        expected_batch_size: How many examples a batch of one process has on average.
+        expected_batch_size: What the sums of one process are divided by: a batch size that is public.
         count: Called once for every step, before the weights move; what it raises keeps them from moving.
         distributed: Whether several processes train together.
         verify: How many steps with examples in them are proven to be private.

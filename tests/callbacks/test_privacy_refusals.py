@@ -415,22 +415,6 @@ def test_a_buffer_that_remembers_the_data_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path, privacy(noise_multiplier=1.0)).fit(KeepsRunningMean(), Data())
 
 
-class FollowsTheTrainingLoss(Module):
-    """Its learning rate looks at the training data."""
-
-    monitor = "train_loss"
-
-    def configure_optimizers(self) -> Any:
-        optimizer = super().configure_optimizers()
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": self.monitor}}
-
-
-def test_a_learning_rate_that_follows_the_training_loss_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FitError, match=r"ReduceLROnPlateau monitors 'train_loss': .* monitor a metric of validation"):
-        trainer(tmp_path, privacy(noise_multiplier=1.0)).fit(FollowsTheTrainingLoss(), Data())
-
-
 def test_trials_that_are_not_private_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FitError, match="LearningRateFinder: its trials are not private"):
         trainer(tmp_path, privacy(noise_multiplier=1.0), LearningRateFinder()).fit(Module(), Data())

@@ -126,8 +126,20 @@ def test_steps_are_those_that_several_processes_would_make(records: int, world_s
 def test_the_loader_says_what_the_accountant_needs() -> None:
     loader = PoissonLoader(DataLoader(Dicts(50), batch_size=8), world_size=2, rank=1)
     assert (loader.records, loader.steps, loader.sample_rate) == (50, 4, 0.25)
-    assert loader.batch_size == 50 / 4 / 2
+    assert loader.batch_size == 8
     assert repr(loader) == "PoissonLoader(records=50, steps=4, sample_rate=0.25)"
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_one_record_more_or_less_changes_nothing_but_the_batches(drop_last: bool, world_size: int) -> None:
+    # Rate and divisor are made of what is public, the batch size and the number of steps.
+    loaders = [
+        PoissonLoader(DataLoader(Dicts(n), batch_size=8, drop_last=drop_last), rank=0, world_size=world_size)
+        for n in (52, 53)
+    ]
+    facts = [(loader.batch_size, loader.sample_rate, loader.steps) for loader in loaders]
+    assert facts[0] == facts[1]
 
 
 # ---- batches --------------------------------------------------------------------------------------------------
