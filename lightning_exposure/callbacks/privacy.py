@@ -16,6 +16,7 @@ from lightning_exposure.errors import ArgumentError, DataError, FitError
 from lightning_exposure.privacy.accounting import History, with_steps
 from lightning_exposure.privacy.budget import Budget, check_number
 from lightning_exposure.privacy.clipping import Clipping
+from lightning_exposure.privacy.proof import Promise
 from lightning_exposure.privacy.sampling import PoissonLoader, fresh_seed, generators
 from lightning_exposure.privacy.support import refuse_unsupported
 from lightning_exposure.privacy.training import PrivateSteps
@@ -189,6 +190,14 @@ class DifferentialPrivacy(Callback):
             count=self._count,
             distributed=trainer.world_size > 1,
             verify=self.verify_steps,
+            promise=Promise(
+                noise,
+                self.max_grad_norm,
+                sample_rate=rate,
+                records=loader.own_records,
+                history=lambda: self.history,
+                seed=(agreed(self._entropy), trainer.global_rank, self.steps),
+            ),
         )
         self._undo.callback(self._release, trainer)
         trainer.optimizers = [self._steps.optimizer]
@@ -225,7 +234,7 @@ class DifferentialPrivacy(Callback):
                 "A batch did not come out of the PoissonLoader, or was not yet fetched when the step began. Leave the "
                 "fetching to the Trainer: use training_step(self, batch, batch_idx)."
             )
-        self._steps.begin(self._loader.sizes.popleft())
+        self._steps.begin(self._loader.sizes.popleft(), self._loader.draws.popleft())
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -248,7 +257,9 @@ class DifferentialPrivacy(Callback):
     # ---- afterwards ---------------------------------------------------------------------------------------
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave everything as it was."""
+        """Look at all steps together, and leave everything as it was."""
+        if self._steps is not None:
+            self._steps.finish()
         self._restore()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
