@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_exposure.callbacks.refusals import accumulation, is_overridden, refuse_optimizers, refuse_trainer
+from lightning_exposure.callbacks.replays import Replays
 from lightning_exposure.callbacks.trees import say
 from lightning_exposure.errors import ArgumentError, DataError, FitError
 from lightning_exposure.privacy.accounting import History, with_steps
@@ -117,6 +118,7 @@ class DifferentialPrivacy(Callback):
         self._entropy = 0
         self._rank = 0
         self._steps: PrivateSteps | None = None
+        self._replays: Replays | None = None
         self._loader: PoissonLoader | None = None
         self._problem: DataError | None = None
         self._undo = contextlib.ExitStack()
@@ -199,6 +201,7 @@ class DifferentialPrivacy(Callback):
                 seed=(agreed(self._entropy), trainer.global_rank, self.steps),
             ),
         )
+        self._replays = Replays(trainer, pl_module, self._steps, loader, self.verify_steps)
         self._undo.callback(self._release, trainer)
         trainer.optimizers = [self._steps.optimizer]
         model: Any = trainer.strategy.model
@@ -234,7 +237,10 @@ class DifferentialPrivacy(Callback):
                 "A batch did not come out of the PoissonLoader, or was not yet fetched when the step began. Leave the "
                 "fetching to the Trainer: use training_step(self, batch, batch_idx)."
             )
-        self._steps.begin(self._loader.sizes.popleft(), self._loader.draws.popleft())
+        size, draw = self._loader.sizes.popleft(), self._loader.draws.popleft()
+        if self._replays is not None:
+            self._replays.begin(batch, batch_idx, draw)
+        self._steps.begin(size, draw)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -242,6 +248,8 @@ class DifferentialPrivacy(Callback):
         """Prove the step, and stop when the budget is spent."""
         if self._steps is not None:
             self._steps.end()
+        if self._replays is not None:
+            self._replays.end(batch)
         if self.steps >= self._limit:
             trainer.should_stop = True
 
@@ -260,6 +268,8 @@ class DifferentialPrivacy(Callback):
         """Look at all steps together, and leave everything as it was."""
         if self._steps is not None:
             self._steps.finish()
+        if self._replays is not None:
+            self._replays.finish()
         self._restore()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -357,7 +367,7 @@ class DifferentialPrivacy(Callback):
     def _release(self, trainer: Trainer) -> None:
         if self._steps is None:
             return
-        steps, self._steps = self._steps, None
+        steps, self._steps, self._replays = self._steps, None, None
         inner = steps.close()
         if trainer.optimizers == [steps.optimizer]:
             trainer.optimizers = [inner]

@@ -189,6 +189,11 @@ class PoissonLoader:
         """How many records a batch of this process has on average."""
         return self.records / self.steps / self.world_size
 
+    @property
+    def collate_fn(self) -> Any:
+        """What makes batches of records; None for a loader that has nothing to do so."""
+        return getattr(self._original, "collate_fn", None)
+
     def bind(self, generator: Callable[[], torch.Generator]) -> None:
         """Say who makes the generator of every pass to come."""
         self._generator = generator

@@ -33,6 +33,8 @@ class PrivateSteps:
 
     Attributes:
         optimizer: What has to be stepped in the place of the user's optimizer.
+        clipping: As given.
+        proof: What looks at the steps.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class PrivateSteps:
         except Exception:
             self.optimizer.release()
             raise
-        self._clipping = clipping
+        self.clipping = clipping
         self._count = count
         promise = promise or Promise(noise_multiplier, clipping.max_grad_norm)
         self.proof = StepProof(
@@ -85,11 +87,11 @@ class PrivateSteps:
             examples: Their number.
             draw: Which records they are, and the state of the generator before they were drawn; None if nobody knows.
         """
-        self._clipping.begin(examples)
+        self.clipping.begin(examples)
         self._private = self._steps = 0
         self.proof.begin(examples, draw)
         if self.proof.closely:
-            self._buffers = buffers_of(self._clipping.module)
+            self._buffers = buffers_of(self.clipping.module)
 
     def end(self) -> None:
         """Check that the batch led to exactly one step, and that this was private.
@@ -105,7 +107,7 @@ class PrivateSteps:
                 "private."
             )
         if self.proof.closely:
-            check_buffers(self._buffers, self._clipping.module)
+            check_buffers(self._buffers, self.clipping.module)
         self.proof.end()
 
     def finish(self) -> None:
@@ -122,7 +124,7 @@ class PrivateSteps:
             hook.remove()
         self._hooks = []
         self._buffers = {}
-        self._clipping.detach()
+        self.clipping.detach()
         return self.optimizer.release()
 
     def _on_private_step(self, optimizer: Any) -> None:

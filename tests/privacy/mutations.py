@@ -2,8 +2,8 @@
 
 A mutation is a name, what it does to the code, and a model in which it is tried. `noise(f)` gives what `f` makes of the
 noise of one parameter in the place of that noise: `f` takes the noise, its standard deviation and the number of the
-step. `sums(f)` does the same for the clipped sums, `drawn(f)` for the numbers of the records in a batch, and `counted(f)`
-for what the accountant is told.
+step. `sums(f)` does the same for the clipped sums, `drawn(f)` for the numbers of the records in a batch, and
+`counted(f)` for what the accountant is told.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ the examples. So a training is looked at while it runs, one question in each mod
 - `batches`: were they drawn by Poisson sampling?
 - `accountant`: was it told what was done?
 - `weights`: did they move along the private gradient, and not otherwise?
+- `mixing`, `collating`: do examples have a part in each other's gradients?
 
 All tests together refuse a private training with a probability of `FALSE_ALARM`, however long it is.
 """

@@ -1,6 +1,6 @@
 """Were the batches drawn by Poisson sampling, at the rate that the accountant was told?
 
-Every record is in a batch by a coin of its own. So the size of a batch is binomial, how many of the last batch are in it
+Every record is in a batch by a coin of its own. So the size of a batch is binomial, how many of the last one are in it
 again is too, and how often a record was in one.
 """
 

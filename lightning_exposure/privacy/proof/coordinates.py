@@ -68,7 +68,11 @@ class Coordinates:
 
     def of(self, values: Mapping[str, Tensor]) -> Tensor:
         """The numbers of some parameters in a row, in double precision on the CPU."""
-        parts = [self.of_one(name, values[name]).double().cpu() for name in self.sizes if name in values]
+        return self.of_parts({name: self.of_one(name, values[name]) for name in self.sizes if name in values})
+
+    def of_parts(self, numbers: Mapping[str, Tensor]) -> Tensor:
+        """The same of what `of_one` has given for each."""
+        parts = [numbers[name].double().cpu() for name in self.sizes if name in numbers]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def slices(self, names: Iterable[str]) -> dict[str, slice]:

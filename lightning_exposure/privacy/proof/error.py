@@ -127,8 +127,5 @@ def as_normal(seen: int, trials: int, rate: float, luck: float) -> float:
     below = float(stats.binom.cdf(seen - 1, trials, rate))
     above = float(stats.binom.sf(seen, trials, rate))
     # From the nearer end: a probability close to 1 has lost its digits.
-    if below < above:
-        found = float(special.ndtri(below + luck * at))
-    else:
-        found = -float(special.ndtri(above + (1 - luck) * at))
-    return max(-38.0, min(38.0, found))
+    low, high = special.ndtri(below + luck * at), -special.ndtri(above + (1 - luck) * at)
+    return max(-38.0, min(38.0, float(low if below < above else high)))

@@ -62,6 +62,11 @@ class StepProof:
         promise: What has to hold.
         verify: How many steps with examples are looked at closely at first; 0: nothing is looked at.
         distributed: Whether several processes train together.
+
+    Attributes:
+        promise: As given.
+        coordinates: Which numbers of the parameters are looked at.
+        luck: The proof's own randomness.
     """
 
     def __init__(
@@ -74,16 +79,16 @@ class StepProof:
         verify: int,
         distributed: bool = False,
     ) -> None:
-        self._module, self._private, self._inner, self._promise = module, private, inner, promise
+        self._module, self._private, self._inner, self.promise = module, private, inner, promise
         self._distributed = distributed
         self._unproven, self._on = verify, verify > 0
         self.luck = np.random.default_rng(None if promise.seed is None else list(promise.seed))
         generator = torch.Generator().manual_seed(int(self.luck.integers(2**62)))
         parameters = dict(module.named_parameters())
-        self._coordinates = Coordinates(parameters if self._on else {}, generator)
+        self.coordinates = Coordinates(parameters if self._on else {}, generator)
         self._names = {value: name for name, value in parameters.items() if value.requires_grad}
         budget = ErrorBudget({**NOISE_TESTS, **BATCH_TESTS})
-        slices = self._coordinates.slices(self._names.values())
+        slices = self.coordinates.slices(self._names.values())
         self._noise = NoiseTests(list(slices.values()), budget, self.luck)
         self._batches = BatchTests(promise.records, budget, self.luck)
         self._steps = self._examples = 0
@@ -98,7 +103,7 @@ class StepProof:
     @property
     def deviation(self) -> float:
         """The standard deviation that the noise has on the sum."""
-        return self._promise.noise_multiplier * self._promise.max_grad_norm
+        return self.promise.noise_multiplier * self.promise.max_grad_norm
 
     @property
     def closely(self) -> bool:
@@ -117,7 +122,7 @@ class StepProof:
         self._closely = self._on and (self._unproven > 0 or self.luck.random() < LATER)
         if not self._on:
             return
-        rate, records = self._promise.sample_rate, self._promise.records
+        rate, records = self.promise.sample_rate, self.promise.records
         if draw is not None and rate is not None:
             if len(draw[0]) != examples:
                 raise FitError(f"A batch of {len(draw[0])} records was announced as {examples} examples. {STOPPED}")
@@ -125,7 +130,7 @@ class StepProof:
             if self._closely:
                 check_draw(draw[0], draw[1], records=records, sample_rate=rate)
         if self._closely:
-            self._weights = weights_of(self._module, self._coordinates)
+            self._weights = weights_of(self._module, self.coordinates)
 
     def clipped(self) -> None:
         """The clipped sums are there, without noise."""
@@ -134,7 +139,7 @@ class StepProof:
         sums = self._private.last_sums
         if self._closely:
             norms = self._private.clipping.norms
-            norm = self._promise.max_grad_norm
+            norm = self.promise.max_grad_norm
             check_clipping(sums.values(), norms, examples=self._examples, max_grad_norm=norm)
         self._sums = self._numbers(sums)
         self._states = self._generators()
@@ -154,7 +159,7 @@ class StepProof:
     def before_step(self) -> None:
         """The user's optimizer is about to step."""
         if self._closely and self._snapshot is None:
-            self._snapshot = Snapshot(self._module, self._inner, self._weights, self._coordinates)
+            self._snapshot = Snapshot(self._module, self._inner, self._weights, self.coordinates)
 
     def after_step(self) -> None:
         """The user's optimizer has stepped."""
@@ -187,7 +192,7 @@ class StepProof:
             self._noise.add(self._sums, self._noisy, self.deviation)
             self._draw_noise_again()
         elif self._closely:
-            parts = self._coordinates.slices(self._names.values()).values()
+            parts = self.coordinates.slices(self._names.values()).values()
             check_noise(
                 [self._sums[part] for part in parts],
                 [(self._noisy[part] / self._scale).float() for part in parts],
@@ -227,7 +232,7 @@ class StepProof:
         return not self._distributed or torch.distributed.get_rank() == 0
 
     def _numbers(self, values: Mapping[nn.Parameter, Tensor]) -> Tensor:
-        return self._coordinates.of({self._names[value]: tensor for value, tensor in values.items()})
+        return self.coordinates.of({self._names[value]: tensor for value, tensor in values.items()})
 
     def _generators(self) -> list[Tensor]:
         """The states of PyTorch's global generator and of the private one, of the device that has the weights."""
@@ -244,9 +249,9 @@ class StepProof:
         generator.set_state(self._states[1])
         shapes = [(self._names[value], value.shape) for value in parameters]
         noise = drawn_again(shapes, generator, deviation=self.deviation, dtype=parameters[0].dtype)
-        places = self._coordinates.slices(self._names.values())
+        places = self.coordinates.slices(self._names.values())
         for name, values in noise.items():
-            part, drawn = places[name], self._coordinates.of_one(name, values).double().cpu()
+            part, drawn = places[name], self.coordinates.of_one(name, values).double().cpu()
             check_again(drawn, self._sums[part], self._noisy[part], deviation=self.deviation)
 
     def _reduced(self) -> int:
@@ -261,7 +266,7 @@ class StepProof:
         return int(together[-1])
 
     def _check_accountant(self) -> None:
-        promise = self._promise
+        promise = self.promise
         if promise.history is not None and promise.sample_rate is not None:
             check_accounting(
                 promise.begun,
