@@ -26,7 +26,7 @@ class Seen:
         numbers: Some numbers of it; all of them, if the model is small.
         norm: The norm of all numbers.
         randomness: How the global generators stood afterwards.
-        random: Whether they had moved.
+        random: Whether they had moved, or generators of the module's own.
         state: What the module's state was afterwards.
         changed: Whether it was another one before.
     """
@@ -132,7 +132,7 @@ class Examples:
     def _run(self, gradient: Callable[[], Iterator[tuple[str, Tensor]]], after: Any) -> Seen:
         kept = [(value, value.grad) for value in self._module.parameters()]
         with torch.enable_grad(), unnoticed(self._module, self._clipping) as memory:
-            before, state = RandomState(), memory.fingerprint()
+            before, state, own = RandomState(), memory.fingerprint(), memory.randomness()
             try:
                 if after is not None:
                     self._clipping.examples = None
@@ -144,13 +144,14 @@ class Examples:
                     parts[name] = self._coordinates.of_one(name, values)
                     square += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
                 randomness, left = RandomState(), memory.fingerprint()
+                moved = randomness != before or memory.randomness() != own
             finally:
                 self._clipping.examples = None
                 self._clipping._forget()
                 for value, grad in kept:
                     value.grad = grad
         return Seen(
-            self._coordinates.of_parts(parts), square**0.5, randomness, randomness != before, left, left != state
+            self._coordinates.of_parts(parts), square**0.5, randomness, moved, left, left != state
         )
 
 

@@ -52,6 +52,11 @@ class Memory:
         for value, content in self._known.values():
             _put_back(value, content)
 
+    def randomness(self) -> list[str]:
+        """How the generators that the objects have of their own stand now."""
+        kinds = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+        return [_printed(_content(value)) for value, _ in self._known.values() if isinstance(value, kinds)]
+
     def fingerprint(self) -> list[bytes]:
         """What tensors and fractions hold now, to be compared with another time; counters are left out."""
         found = []
@@ -61,6 +66,10 @@ class Memory:
                 now = [value] if isinstance(value, Tensor) else _reached(value, _content(value))
                 found += [_bytes(part) for part in now if isinstance(part, Tensor | float)]
         return found
+
+
+def _printed(state: Any) -> str:
+    return str(state.tolist() if isinstance(state, Tensor) else state)
 
 
 def _bytes(value: Tensor | float) -> bytes:
