@@ -66,7 +66,9 @@ def test_a_sum_is_fine_if_it_was_said_to_be_one(tmp_path: Path) -> None:
     from tests.callbacks.mixing_models import Sums
 
     trainer(tmp_path, privacy(loss_reduction="sum")).fit(Sums(), Data())
-    with pytest.raises(MixingError, match=r"loss_reduction='sum': but the loss is the mean .* Use loss_reduction='mean'"):
+    with pytest.raises(
+        MixingError, match=r"loss_reduction='sum': but the loss is the mean .* Use loss_reduction='mean'"
+    ):
         trainer(tmp_path, privacy(loss_reduction="sum")).fit(Base(), Data())
 
 

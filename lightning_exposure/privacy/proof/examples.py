@@ -150,9 +150,7 @@ class Examples:
                 self._clipping._forget()
                 for value, grad in kept:
                     value.grad = grad
-        return Seen(
-            self._coordinates.of_parts(parts), square**0.5, randomness, moved, left, left != state
-        )
+        return Seen(self._coordinates.of_parts(parts), square**0.5, randomness, moved, left, left != state)
 
 
 def _drops(part: nn.Module) -> bool:

@@ -186,9 +186,7 @@ class MixingProbe:
             "examples in which each has a part of its own."
         )
 
-    def _mixing(
-        self, rows: Rows, one: Seen, other: Seen, first: Sequence[int], second: Sequence[int]
-    ) -> MixingError:
+    def _mixing(self, rows: Rows, one: Seen, other: Seen, first: Sequence[int], second: Sequence[int]) -> MixingError:
         where = who_mixes(self._module, self._examples, rows.take(first), rows.take(second), len(first))
         if where is None and one.is_parallel_to(other, 1e-3):
             return MixingError(

@@ -8,7 +8,7 @@ vectors are compared, their inner product is divided by the length of one, which
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +73,8 @@ class NoiseTests:
         self._squares = self._total = self._shifts = 0.0
         self._within = np.zeros(len(_EDGES), dtype=np.int64)
         self._of_parts = np.zeros(len(self._parts))
-        self._neighbours, self._alike = NormalTotals(), NormalTotals()
+        self._alike = NormalTotals()
+        self._neighbours: dict[str, NormalTotals] = {}
         self._past: dict[str, NormalTotals] = {}
         self._before: deque[Numbers] = deque(maxlen=_LAGS)
         self._first: Numbers | None = None
@@ -130,11 +131,16 @@ class NoiseTests:
         self._within += (np.abs(noise)[:, None] < _EDGES).sum(0) if len(noise) < 2**12 else _counts(noise)
         self._of_parts += [float(noise[part] @ noise[part]) for part in self._parts]
         half = len(noise) // 2
-        _compare(self._neighbours, noise[0 : 2 * half : 2], noise[1 : 2 * half : 2])
-        _compare(self._neighbours, noise[:half], noise[half : 2 * half])
-        for one, other in zip(self._parts, self._parts[1:], strict=False):
-            same = min(_ALIKE, one.stop - one.start, other.stop - other.start)
-            _compare(self._alike, noise[one][:same], noise[other][:same])
+        pairs = {
+            "next": (noise[0 : 2 * half : 2], noise[1 : 2 * half : 2]),
+            "halves": (noise[:half], noise[half : 2 * half]),
+            "mirrored": (noise[:half], noise[::-1][:half]),
+        }
+        for name, (one, other) in pairs.items():
+            _compare(self._neighbours.setdefault(name, NormalTotals()), one, other)
+        for part, following in zip(self._parts, self._parts[1:], strict=False):
+            same = min(_ALIKE, part.stop - part.start, following.stop - following.start)
+            _compare(self._alike, noise[part][:same], noise[following][:same])
         for lag, before in enumerate(reversed(self._before), 1):
             _compare(self._past.setdefault(f"{lag} before", NormalTotals()), before, noise)
         if self._first is not None and self._sum is not None:
@@ -146,7 +152,6 @@ class NoiseTests:
 
     def _others(self) -> list[tuple[str, float, str]]:
         """Each test but those of the size: its name, how likely what was seen is, and what is wrong."""
-        past = [each.probability() for each in self._past.values()]
         return [
             ("mean", of_normal(self._total / np.sqrt(self._count)), "it has another mean than 0."),
             ("shift of a step", of_squares(self._shifts, self.steps), "all numbers of a step are shifted alike."),
@@ -155,14 +160,19 @@ class NoiseTests:
                 of_counts(self._within, self._count, _WITHIN),
                 "it has the distribution of something else than normal numbers.",
             ),
-            ("neighbours", self._neighbours.probability(), "numbers of a step go together with others."),
+            ("neighbours", _of_any(self._neighbours), "numbers of a step go together with others."),
             ("parameters", self._alike.probability(), "parameters get the same noise as others."),
             (
                 "steps",
-                min(1.0, len(past) * min(past)) if past else 1.0,
+                _of_any(self._past),
                 "that of a step goes together with that of steps before, so that it can be told, or cancels out.",
             ),
         ]
+
+
+def _of_any(totals: Mapping[str, NormalTotals]) -> float:
+    """How likely one of several totals, which may depend on each other, is as far out as the one furthest out."""
+    return min(1.0, len(totals) * min((each.probability() for each in totals.values()), default=1.0))
 
 
 def _compare(totals: NormalTotals, given: Numbers, new: Numbers) -> None:

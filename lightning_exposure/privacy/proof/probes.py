@@ -126,4 +126,6 @@ class Probes:
     def _note(self, problem: str) -> None:
         if problem not in self.notes:
             self.notes.append(problem)
-            self._say(f"Whether examples mix could not be seen everywhere: {problem}. Epsilon holds only if they do not.")
+            self._say(
+                f"Whether examples mix could not be seen everywhere: {problem}. Epsilon holds only if they do not."
+            )
