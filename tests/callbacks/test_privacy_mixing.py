@@ -72,7 +72,7 @@ def test_a_sum_is_fine_if_it_was_said_to_be_one(tmp_path: Path) -> None:
         trainer(tmp_path, privacy(loss_reduction="sum")).fit(Base(), Data())
 
 
-# ---- batches of all kinds ---------------------------------------------------------------------------------------------
+# ---- batches of all kinds ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", BATCHES)
@@ -146,7 +146,7 @@ def test_a_step_that_takes_whole_batches_only_is_looked_at_in_whole(tmp_path: Pa
         trainer(tmp_path, privacy(seed=3)).fit(WholeAndMixing(), Data())
 
 
-# ---- collating ----------------------------------------------------------------------------------------------------------
+# ---- collating ---------------------------------------------------------------------------------------
 
 
 def mixup(items: Any) -> dict[str, Tensor]:
@@ -225,7 +225,7 @@ def test_padding_is_no_mixing(left: bool, tmp_path: Path) -> None:
     trainer(tmp_path, privacy()).fit(PerExampleTokenMean(), Data(collate_fn=padded))
 
 
-# ---- no trace -------------------------------------------------------------------------------------------------------------
+# ---- no trace ---------------------------------------------------------------------------------------
 
 
 class Remembers(Base):

@@ -40,7 +40,7 @@ class Mutation:
     model: str = "5000"
 
 
-# ---- models and trainings -----------------------------------------------------------------------------------------
+# ---- models and trainings ---------------------------------------------------------------------------------------
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "17": lambda: nn.Linear(16, 1),
@@ -100,7 +100,7 @@ def train(folder: Path, model: str, *, seed: int | None = None, **settings: Any)
     return callback
 
 
-# ---- what is changed ----------------------------------------------------------------------------------------------
+# ---- what is changed ---------------------------------------------------------------------------------------
 
 
 def noise(change: Callable[[Tensor, float, int], Tensor]) -> Patch:

@@ -109,15 +109,15 @@ class Examples:
 
     @contextlib.contextmanager
     def without_dropout(self) -> Iterator[None]:
-        """Meanwhile the layers that drop numbers at random, such as nn.Dropout and nn.LSTM(dropout=...), do not."""
-        quiet = [part for part in self._module.modules() if part is not self._module and _drops(part) and part.training]
-        for part in quiet:
-            part.training = False
+        """Meanwhile what drops numbers at random, such as nn.Dropout and nn.LSTM(dropout=...), drops none."""
+        rates = [(part, name, getattr(part, name)) for part in self._module.modules() for name in _dropouts(part)]
+        for part, name, _ in rates:
+            setattr(part, name, 0.0)
         try:
             yield
         finally:
-            for part in quiet:
-                part.training = True
+            for part, name, rate in rates:
+                setattr(part, name, rate)
 
     @property
     def _module(self) -> nn.Module:
@@ -153,5 +153,8 @@ class Examples:
         return Seen(self._coordinates.of_parts(parts), square**0.5, randomness, moved, left, left != state)
 
 
-def _drops(part: nn.Module) -> bool:
-    return isinstance(part, nn.modules.dropout._DropoutNd) or bool(getattr(part, "dropout", None))
+def _dropouts(part: nn.Module) -> list[str]:
+    """The names of a module's dropout rates."""
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return ["p"]
+    return [name for name, value in vars(part).items() if "drop" in name and isinstance(value, float) and 0 < value < 1]

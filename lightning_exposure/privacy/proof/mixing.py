@@ -94,20 +94,19 @@ class MixingProbe:
 
     def _look(self, rows: Rows, chosen: int, others: list[int], instead: list[int]) -> str | None:
         first, second = [chosen, *others], [chosen, *instead]
-        inside = self._inside(rows, first)
-        if not inside.norm:
-            return None
+        with self._examples.without_dropout():
+            inside = self._inside(rows, first)
+            if not inside.norm:
+                return None
+            alone = self._examples.alone(rows.take([chosen]))
+            self.rows += 1
+            if not inside.random and inside.differs_from(alone, self._tolerance):
+                return self._refuse(rows, inside, alone, first, second)
+            self._check_clipping(rows.take([chosen]), alone)
         problem = None
         if inside.random:
             # With the same random numbers and the same shape, every row gets the same ones.
-            problem = self._compare(rows, inside, first, second)
-        with self._examples.without_dropout():
-            quiet = self._inside(rows, first) if inside.random else inside
-            alone = self._examples.alone(rows.take([chosen]))
-            self.rows += 1
-            if not quiet.random and quiet.differs_from(alone, self._tolerance):
-                return self._refuse(rows, quiet, alone, first, second)
-            self._check_clipping(rows.take([chosen]), alone)
+            problem = self._compare(rows, self._inside(rows, first), first, second)
         if inside.changed:
             problem = self._check_state(rows, first, second) or problem
         return problem
@@ -204,7 +203,7 @@ class MixingProbe:
         )
 
     def _check_clipping(self, batch: Any, alone: Seen) -> None:
-        """What the example gives to the sum, by brute force: its gradient, made longer than the limit, and shortened."""
+        """What the example gives to the sum, by brute force: its gradient, longer than the limit, and cut to it."""
         if not alone.norm:
             return
         times = 10 * self._norm / alone.norm

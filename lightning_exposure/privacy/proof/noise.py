@@ -172,7 +172,7 @@ class NoiseTests:
 
 def _of_any(totals: Mapping[str, NormalTotals]) -> float:
     """How likely one of several totals, which may depend on each other, is as far out as the one furthest out."""
-    return min(1.0, len(totals) * min((each.probability() for each in totals.values()), default=1.0))
+    return min(1.0, max(1, len(totals)) * min((each.probability() for each in totals.values()), default=1.0))
 
 
 def _compare(totals: NormalTotals, given: Numbers, new: Numbers) -> None:
