@@ -40,12 +40,12 @@ class DifferentialPrivacy(Callback):
     such as a canary that was inserted k times, is covered only as a group: by k times that epsilon, and a larger
     delta.
 
-    The first steps are proven to be private: examples were clipped, noise of the right size was added, and the
-    weights moved along that gradient and not otherwise. A training in which they do not is refused.
+    The training is proven to be private while it runs: batches are drawn by Poisson sampling, examples are clipped and
+    do not mix, noise of the right size is added, the weights move along that gradient and not otherwise, and the
+    accountant is told. A training in which something is wrong is refused.
 
     Epsilon is about the weights. What else a training gives away, such as the training loss that is logged, or a
-    learning rate that was chosen by trying, is not covered. Nor can it be seen from outside whether the forward pass
-    lets examples see each other, or carries a state from one batch to the next: then epsilon does not hold.
+    learning rate that was chosen by trying, is not covered.
 
     Args:
         noise_multiplier: The standard deviation of the noise, in units of `max_grad_norm`. 0 clips only: then epsilon
@@ -59,12 +59,12 @@ class DifferentialPrivacy(Callback):
         max_epsilon: Stop after the last step with which epsilon is within this.
         loss_reduction: "mean" if the module's loss is the mean over the examples of a batch, "sum" if it is their sum.
             A mean over the tokens that are not padding is neither: it weighs every example by the lengths of the
-            others, and epsilon would not hold. Take the mean of each example first.
+            others, and is refused. Take the mean of each example first, as `privacy.per_example_loss` does.
         seed: Where batches and noise come from. None: from the operating system, as privacy asks for. With a seed a
             run can be repeated, bit for bit, also after it was resumed at the end of an epoch; but whoever knows the
             seed can take the noise away again, so it is for tests and comparisons. In either case the noise is that of
             PyTorch's generators, as with Opacus outside of its secure mode: they are not made for cryptography.
-        verify_steps: How many steps are proven to be private; 0: none.
+        verify_steps: How many steps are looked at closely at first; later ones are too, at random. 0: nothing is proven.
         verbose: Say at the beginning what noise there is, and what epsilon it will come to.
 
     Attributes:
