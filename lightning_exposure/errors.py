@@ -48,5 +48,9 @@ class FitError(ExposureError, RuntimeError):
     """Something could not be fitted, or not as it was asked for: a distribution to scores, or a model privately."""
 
 
+class MixingError(ModelError, FitError):
+    """Examples of a batch have a part in each other's gradients, so that clipping them one by one protects none."""
+
+
 class DataError(ExposureError, ValueError):
     """Training data that canaries cannot be put into, or that cannot be read."""

@@ -18,12 +18,14 @@ from lightning_exposure.callbacks.guarding import Guard
 from lightning_exposure.callbacks.loaders import poisson_loader, replace_loader
 from lightning_exposure.callbacks.monitors import Monitors
 from lightning_exposure.callbacks.refusals import accumulation, is_overridden, refuse_optimizers, refuse_trainer
+from lightning_exposure.callbacks.replays import Replays
 from lightning_exposure.callbacks.seams import check_names
 from lightning_exposure.errors import ArgumentError, DataError, FitError
 from lightning_exposure.privacy.accounting import History
 from lightning_exposure.privacy.budget import Budget, check_number
 from lightning_exposure.privacy.clipping import Clipping
 from lightning_exposure.privacy.origin import read_history
+from lightning_exposure.privacy.proof import Promise
 from lightning_exposure.privacy.sampling import PoissonLoader, fresh_seed, generators
 from lightning_exposure.privacy.support import refuse_unsupported
 from lightning_exposure.privacy.training import PrivateSteps
@@ -43,15 +45,15 @@ class DifferentialPrivacy(Callback):
     such as a canary that was inserted k times, is covered only as a group: by k times that epsilon, and a larger
     delta.
 
-    The first steps are proven to be private: examples were clipped, noise of the right size was added, and the
-    weights moved along that gradient and not otherwise. Between the steps, from the first to the last, nothing else may
-    move the weights, and nothing that is saved beside them may depend on the data. A training is refused otherwise.
+    The training is proven to be private while it runs: batches are drawn by Poisson sampling, examples are clipped and
+    do not mix, noise of the right size is added, the weights move along that gradient and not otherwise, and the
+    accountant is told. Between the steps, from the first to the last, nothing else may move the weights, and nothing
+    that is saved beside them may depend on the data. A training in which something is wrong is refused.
 
     What was spent goes with the weights: with the module and its copies, and with every checkpoint.
 
     Epsilon is about the weights. What else a training gives away, such as the training loss that is logged, or a
-    learning rate that was chosen by trying, is not covered. Nor can it be seen from outside whether the forward pass
-    lets examples see each other, or carries a state from one batch to the next: then epsilon does not hold.
+    learning rate that was chosen by trying, is not covered.
 
     Args:
         noise_multiplier: The standard deviation of the noise, in units of `max_grad_norm`. 0 clips only: then epsilon
@@ -65,12 +67,13 @@ class DifferentialPrivacy(Callback):
         max_epsilon: Stop after the last step with which epsilon is within this.
         loss_reduction: "mean" if the module's loss is the mean over the examples of a batch, "sum" if it is their sum.
             A mean over the tokens that are not padding is neither: it weighs every example by the lengths of the
-            others, and epsilon would not hold. Take the mean of each example first.
+            others, and is refused. Take the mean of each example first, as `privacy.per_example_loss` does.
         seed: Where batches and noise come from. None: from the operating system, as privacy asks for. With a seed a
             run can be repeated, bit for bit, also after it was resumed at the end of an epoch; but whoever knows the
             seed can take the noise away again, so it is for tests and comparisons. In either case the noise is that of
             PyTorch's generators, as with Opacus outside of its secure mode: they are not made for cryptography.
-        verify_steps: How many steps are proven to be private; 0: none, and nobody looks at what happens between them.
+        verify_steps: How many steps are looked at closely at first; later ones are too, at random. 0: nothing is
+            proven, and nobody looks at what happens between the steps.
         history: A checkpoint of a private training, whose weights the module has: the path, or what is in it. What was
             spent there counts. A module that was trained in this process, or is resumed with `ckpt_path`, needs none.
         post_processing: What may change the weights between two steps, because it looks at the weights alone: names of
@@ -134,6 +137,7 @@ class DifferentialPrivacy(Callback):
         self._entropy = 0
         self._rank = 0
         self._steps: PrivateSteps | None = None
+        self._replays: Replays | None = None
         self._loader: PoissonLoader | None = None
         self._problem: DataError | None = None
         self._monitors: Monitors | None = None
@@ -221,7 +225,16 @@ class DifferentialPrivacy(Callback):
             distributed=trainer.world_size > 1,
             verify=self.verify_steps,
             watch=None if self._guard is None else self._guard.watch,
+            promise=Promise(
+                noise,
+                self.max_grad_norm,
+                sample_rate=rate,
+                records=loader.own_records,
+                history=lambda: self.history,
+                seed=(agreed(self._entropy), trainer.global_rank, self.steps),
+            ),
         )
+        self._replays = Replays(trainer, pl_module, self._steps, loader, self.verify_steps)
         self._undo.callback(self._release, trainer)
         if self._guard is not None:
             self._guard.follow(self._steps)
@@ -263,7 +276,10 @@ class DifferentialPrivacy(Callback):
             )
         if self._guard is not None:
             self._guard.begin(batch, batch_idx)
-        self._steps.begin(self._loader.sizes.popleft())
+        size, draw = self._loader.sizes.popleft(), self._loader.draws.popleft()
+        if self._replays is not None:
+            self._replays.begin(batch, batch_idx, draw)
+        self._steps.begin(size, draw)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -271,6 +287,8 @@ class DifferentialPrivacy(Callback):
         """Prove the step, and stop when the budget is spent."""
         if self._steps is not None:
             self._steps.end()
+        if self._replays is not None:
+            self._replays.end(batch)
         if self._monitors is not None:
             self._monitors.check()
         if self.steps >= self._limit:
@@ -288,7 +306,11 @@ class DifferentialPrivacy(Callback):
     # ---- afterwards ---------------------------------------------------------------------------------------
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Look at the weights a last time but one, and take the privacy off again."""
+        """Look at all steps together, and at the weights a last time but one; and take the privacy off again."""
+        if self._steps is not None:
+            self._steps.finish()
+        if self._replays is not None:
+            self._replays.finish()
         if self._guard is not None:
             self._guard.end()
         self._close_steps()
@@ -374,7 +396,7 @@ class DifferentialPrivacy(Callback):
     def _release(self, trainer: Trainer) -> None:
         if self._steps is None:
             return
-        steps, self._steps = self._steps, None
+        steps, self._steps, self._replays = self._steps, None, None
         inner = steps.close()
         if trainer.optimizers == [steps.optimizer]:
             trainer.optimizers = [inner]

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from lightning_exposure.privacy.auditing import AuditResult, audit
     from lightning_exposure.privacy.budget import Budget
     from lightning_exposure.privacy.clipping import Clipping
+    from lightning_exposure.privacy.losses import per_example_loss
     from lightning_exposure.privacy.optimizer import private_optimizer
     from lightning_exposure.privacy.sampling import PoissonLoader, generators
     from lightning_exposure.privacy.training import PrivateSteps
@@ -24,6 +25,7 @@ __all__ = [
     "epsilon",
     "generators",
     "noise_for",
+    "per_example_loss",
     "private_optimizer",
     "steps_within",
 ]
@@ -39,6 +41,7 @@ _HOMES = {
     "epsilon": "accounting",
     "generators": "sampling",
     "noise_for": "accounting",
+    "per_example_loss": "losses",
     "private_optimizer": "optimizer",
     "steps_within": "accounting",
 }

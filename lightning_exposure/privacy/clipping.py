@@ -151,6 +151,30 @@ class Clipping:
             for _, parameter in self._trainable()
         }
 
+    @torch.no_grad()
+    def gradient_of(self, example: int) -> Iterator[tuple[str, Tensor]]:
+        """The gradient of one example, as it is before clipping, after the backward pass; ends the batch.
+
+        Args:
+            example: Its place in the batch.
+
+        Returns:
+            Name and gradient of every trainable parameter, one after the other.
+        """
+        if self.examples is None:
+            raise ArgumentError("gradient_of: no batch was announced; call begin before the forward pass.")
+        examples, self.examples = self.examples, None
+        self._refuse_gradients_outside()
+        gradients = self._gradients()
+        self._forget()
+        for name, parameter in self._trainable():
+            total = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+            for part in gradients.get(parameter, []):
+                weights = torch.zeros(examples, device=total.device)
+                weights[example] = examples if self.loss_reduction == "mean" else 1
+                total += part.weighted_sum(weights.to(total.dtype)).view_as(parameter)
+            yield name, total
+
     def __enter__(self) -> Clipping:
         self.attach()
         return self

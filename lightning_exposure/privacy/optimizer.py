@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -76,12 +77,14 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
     Attributes:
         clipping: Where the clipped sums come from.
         last_sums: The clipped sum of each parameter in the last step, before the noise.
+        on_clipped: Called when they are there.
     """
 
     def __init__(self, optimizer: Optimizer, *, clipping: Clipping, **options: Any) -> None:
         super().__init__(optimizer, **options)
         self.clipping = clipping
         self.last_sums: dict[nn.Parameter, Tensor] = {}
+        self.on_clipped: Callable[[], None] | None = None
 
     @property
     def grad_samples(self) -> list[Tensor]:
@@ -95,6 +98,7 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
 
     def clip_and_accumulate(self) -> None:
         """Add the clipped sum of the last batch to what a step has gathered so far."""
+        self.last_sums = {}
         sums = self.clipping.clipped_sum()
         changed = {id(parameter) for parameter in self.params} ^ {id(parameter) for parameter in sums}
         if changed:
@@ -106,12 +110,9 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
             # Opacus has given one only to those that were trainable when it was made.
             gathered = getattr(parameter, "summed_grad", None)
             parameter.summed_grad = sums[parameter] if gathered is None else gathered.add_(sums[parameter])
-
-    def add_noise(self) -> None:
-        """Add noise to the sums, as Opacus does."""
-        # A copy: where Opacus adds no noise, it goes on to work with the sums in place.
-        self.last_sums = {parameter: parameter.summed_grad.clone() for parameter in self.params}
-        super().add_noise()
+        self.last_sums = {parameter: parameter.summed_grad for parameter in self.params}
+        if self.on_clipped is not None:
+            self.on_clipped()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients; always to None, because a parameter's own gradient must stay None (see `Clipping`)."""
@@ -129,6 +130,12 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
 
 class _DistributedClippedOptimizer(ClippedOptimizer, DistributedDPOptimizer):  # type: ignore[misc]
     """In several processes."""
+
+    def add_noise(self) -> None:
+        """Add noise to the sums in one of the processes, as Opacus does."""
+        # A copy: where Opacus adds no noise, it goes on to work with the sums in place.
+        self.last_sums = {parameter: total.clone() for parameter, total in self.last_sums.items()}
+        super().add_noise()
 
 
 def _refuse_other_parameters(optimizer: Optimizer, module: nn.Module) -> None:

@@ -34,6 +34,18 @@ class Generators(NamedTuple):
     noise: torch.Generator
 
 
+class Draw(NamedTuple):
+    """How a batch came about.
+
+    Attributes:
+        records: The numbers of its records among those that this process draws from; none if it is empty.
+        state: Of the generator, right before the batch was drawn.
+    """
+
+    records: list[int]
+    state: torch.Tensor
+
+
 def generators(seed: int, *, rank: int = 0, steps: int = 0, device: torch.device | str = "cpu") -> Generators:
     """The generators of an epoch, made of a seed and of where a training stands.
 
@@ -106,6 +118,7 @@ class PoissonLoader:
         dataset: The dataset.
         sizes: How many records the batches have that were handed out but not yet asked for here: the first is that of
             the oldest batch. 0 for one that stands in.
+        draws: How the same batches came about.
 
     Example:
         >>> loader = PoissonLoader(DataLoader(range(100), batch_size=10, shuffle=True))
@@ -126,6 +139,7 @@ class PoissonLoader:
         _check(loader)
         self.dataset: Any = loader.dataset
         self.sizes: deque[int] = deque()
+        self.draws: deque[Draw] = deque()
         self._original: DataLoader[Any] = loader
         self._generator = generator
         self._rank, self._world_size = rank, world_size
@@ -153,6 +167,11 @@ class PoissonLoader:
         return len(self.dataset)
 
     @property
+    def own_records(self) -> int:
+        """How many of the records this process draws from."""
+        return len(range(self.rank, self.records, self.world_size))
+
+    @property
     def steps(self) -> int:
         """How many batches a pass has, in every process."""
         batches: Any = self._original.batch_sampler
@@ -175,6 +194,11 @@ class PoissonLoader:
         batches: Any = self._original.batch_sampler
         return int(batches.batch_size)
 
+    @property
+    def collate_fn(self) -> Any:
+        """What makes batches of records; None for a loader that has nothing to do so."""
+        return getattr(self._original, "collate_fn", None)
+
     def bind(self, generator: Callable[[], torch.Generator]) -> None:
         """Say who makes the generator of every pass to come."""
         self._generator = generator
@@ -191,13 +215,14 @@ class PoissonLoader:
         """The batches of one pass. Nothing is drawn before the first is asked for: Lightning may ask twice."""
         generator = generators(fresh_seed()).sampling if self._generator is None else self._generator()
         if self._loader is None:
-            self._loader = _resampled(self._original, self._batches)
+            self._loader = _resampled(self._original, _Recorded(self._batches))
         # Seeds the workers. A generator of its own, because otherwise the program's would be used.
         self._loader.generator.manual_seed(generator.initial_seed() ^ 1)
         drawn = self._batches.begin(generator)
-        self.sizes = deque()
+        self.sizes, self.draws = deque(), deque()
         for batch in self._loader:
             self.sizes.append(drawn.popleft())
+            self.draws.append(self._batches.noted.popleft())
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
@@ -215,11 +240,22 @@ class _Batches(Sampler[list[int]]):
         self._loader = loader
         self._generator = torch.Generator()
         self._sizes: deque[int] = deque()
+        self.noted: deque[Draw] = deque()
 
     def begin(self, generator: torch.Generator) -> deque[int]:
         """Begin a pass. Returns where the sizes of its batches will be, in order."""
-        self._generator, self._sizes = generator, deque()
+        self._generator, self._sizes, self.noted = generator, deque(), deque()
         return self._sizes
+
+    def note(self, batch: list[int], state: torch.Tensor) -> None:
+        """Write down what was drawn last."""
+        first, every = self._loader.rank, self._loader.world_size
+        self.noted.append(Draw([(number - first) // every for number in batch] if self._sizes[-1] else [], state))
+
+    @property
+    def state(self) -> torch.Tensor:
+        """That of the generator, now."""
+        return self._generator.get_state()
 
     def __len__(self) -> int:
         return self._loader.steps
@@ -233,7 +269,27 @@ class _Batches(Sampler[list[int]]):
             yield batch or [0]  # any record will do: what it gives is thrown away
 
 
-def _resampled(loader: Any, batches: _Batches) -> DataLoader[Any]:
+class _Recorded(Sampler[list[int]]):
+    """The same index batches, written down on their way to whoever reads the records."""
+
+    def __init__(self, batches: _Batches) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batches = iter(self._batches)
+        while True:
+            state = self._batches.state
+            batch = next(batches, None)
+            if batch is None:
+                return
+            self._batches.note(batch, state)
+            yield batch
+
+
+def _resampled(loader: Any, batches: Sampler[list[int]]) -> DataLoader[Any]:
     """A copy of a loader that takes its batches from elsewhere."""
     if hasattr(loader, "resampled"):
         made: DataLoader[Any] = loader.resampled(batches)  # it knows better how: it counts what it hands out

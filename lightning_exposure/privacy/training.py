@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.clipping import Clipping
 from lightning_exposure.privacy.optimizer import private_optimizer
-from lightning_exposure.privacy.proof import (
-    Snapshot,
-    check_clipping,
-    check_noise,
-    weights_of,
-)
+from lightning_exposure.privacy.proof import Promise, StepProof
 from lightning_exposure.privacy.watching import BEFORE, BETWEEN, Watch
 
 
@@ -34,11 +29,14 @@ class PrivateSteps:
         expected_batch_size: What the sums of one process are divided by: a batch size that is public.
         count: Called once for every step, before the weights move; what it raises keeps them from moving.
         distributed: Whether several processes train together.
-        verify: How many steps with examples in them are proven to be private.
+        verify: How many steps with examples in them are looked at closely at first; 0: nothing is proven.
+        promise: What the accountant is told; None: what is told here.
         watch: Sees what moves the weights between the steps; None: nobody looks.
 
     Attributes:
         optimizer: What has to be stepped in the place of the user's optimizer.
+        clipping: As given.
+        proof: What looks at the steps.
     """
 
     def __init__(
@@ -51,6 +49,7 @@ class PrivateSteps:
         count: Callable[[], None],
         distributed: bool = False,
         verify: int = 3,
+        promise: Promise | None = None,
         watch: Watch | None = None,
     ) -> None:
         self.optimizer = private_optimizer(
@@ -65,17 +64,16 @@ class PrivateSteps:
         except Exception:
             self.optimizer.release()
             raise
-        self._inner = optimizer
-        self._clipping = clipping
+        self.clipping = clipping
         self._count = count
-        self._distributed = distributed
-        self._unproven = verify
+        promise = promise or Promise(noise_multiplier, clipping.max_grad_norm)
+        self.proof = StepProof(
+            clipping.module, self.optimizer, optimizer, promise, verify=verify, distributed=distributed
+        )
         self._watch = watch
-        self._examples = 0
         self._private = self._steps = 0  # in this batch
-        self._weights: dict[str, Tensor] = {}
-        self._snapshot: Snapshot | None = None
-        self._gradients: dict[nn.Parameter, Tensor] = {}
+        self._proven = False  # this batch
+        self.optimizer.on_clipped = self.proof.clipped
         self.optimizer.attach_step_hook(self._on_private_step)
         self._hooks: list[Any] = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -86,17 +84,20 @@ class PrivateSteps:
         """Take the noise from a generator from now on."""
         self.optimizer.generator = generator
 
-    def begin(self, examples: int) -> None:
-        """Say how many examples the coming batch has; 0: whatever the module is shown counts as nothing."""
-        self._clipping.begin(examples)
-        self._examples = examples
+    def begin(self, examples: int, draw: tuple[Sequence[int], Tensor] | None = None) -> None:
+        """Say how many examples the coming batch has; 0: whatever the module is shown counts as nothing.
+
+        Args:
+            examples: Their number.
+            draw: Which records they are, and the state of the generator before they were drawn; None if nobody knows.
+        """
+        self.clipping.begin(examples)
         self._private = self._steps = 0
-        self._snapshot, self._gradients = None, {}
+        self._proven = False
         self._come_last_and_first()
         if self._watch is not None:
             self._watch.glance(BETWEEN)
-        if self._unproven:
-            self._weights = weights_of(self._clipping.module)
+        self.proof.begin(examples, draw)
 
     def end(self) -> None:
         """Check that the batch led to exactly one step, and that this was private.
@@ -114,41 +115,46 @@ class PrivateSteps:
         self.prove()
 
     def prove(self) -> None:
-        """Prove the step of this batch, if it is one of those that are proven and was not proven yet.
+        """Prove the step of this batch, if it was not proven yet.
 
         Raises:
             FitError: It was not private.
         """
-        snapshot, self._snapshot = self._snapshot, None
-        if self._unproven and snapshot is not None:
-            self._prove(snapshot)
+        if not self._proven:
+            self._proven = True
+            self.proof.end()
+
+    def finish(self) -> None:
+        """Look at all steps together, when the last one was made.
+
+        Raises:
+            FitError: They were not private.
+        """
+        self.proof.finish()
 
     def close(self) -> Optimizer:
         """Leave the module and the optimizer as they were. Returns the optimizer."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._snapshot, self._weights, self._gradients = None, {}, {}
-        self._clipping.detach()
+        self.clipping.detach()
         return self.optimizer.release()
 
     def _on_private_step(self, optimizer: Any) -> None:
+        self.proof.noised()
         self._count()
         self._private += 1
 
     def _before_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         self._steps += 1
-        if self._unproven and self._steps == 1:
-            self._snapshot = Snapshot(self._clipping.module, self._inner, self._weights)
+        self.proof.before_step()
         if self._watch is not None:
             self._watch.check(BEFORE, quick=True)
 
     def _after_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:
         if self._watch is not None:
             self._watch.settle_step()
-        if self._snapshot is not None and not self._gradients:
-            parameters = [value for group in optimizer.param_groups for value in group["params"]]
-            self._gradients = {value: value.grad.clone() for value in parameters if value.grad is not None}
+        self.proof.after_step()
         if self._watch is not None and self._watch.allows:
             self.prove()  # now, before anything that is allowed to moves the weights
 
@@ -158,28 +164,3 @@ class PrivateSteps:
             hooks = hook.hooks_dict_ref()
             if hooks is not None and hook.id in hooks:
                 hooks.move_to_end(hook.id, last=last)
-
-    def _prove(self, snapshot: Snapshot) -> None:
-        private, norm = self.optimizer, self._clipping.max_grad_norm
-        sums = dict(private.last_sums)
-        check_clipping(sums.values(), self._clipping.norms, examples=self._examples, max_grad_norm=norm)
-        examples, processes = self._examples, 1
-        if self._distributed:
-            # The noise is on the sum over all processes.
-            processes = torch.distributed.get_world_size()
-            counted = torch.tensor(float(examples), device=next(iter(sums.values())).device)
-            for total in (*sums.values(), counted):
-                torch.distributed.all_reduce(total)
-            examples = int(counted)
-        scale = private.expected_batch_size * processes if private.loss_reduction == "mean" else 1.0
-        deviation = private.noise_multiplier * norm
-        missing = [value for value in sums if value not in self._gradients]
-        if missing:
-            raise FitError(
-                f"{len(missing)} parameters had no gradient when the optimizer stepped. Something took the private "
-                "gradients away. The training was stopped, because it would not have been private."
-            )
-        check_noise(list(sums.values()), [self._gradients[value] for value in sums], scale=scale, deviation=deviation)
-        snapshot.check(self._clipping.module, self._gradients, {value: total / scale for value, total in sums.items()})
-        if examples:
-            self._unproven -= 1

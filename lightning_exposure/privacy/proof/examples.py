@@ -1,0 +1,160 @@
+"""The gradients of single examples, seen by running a training step again on other batches, without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_exposure.privacy.clipping import Clipping
+from lightning_exposure.privacy.proof.coordinates import Coordinates
+from lightning_exposure.privacy.proof.memory import RandomState, unnoticed
+
+Step = Callable[[Any], Tensor | None]
+"""Runs a training step on a batch, and gives its loss."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of one gradient.
+
+    Attributes:
+        numbers: Some numbers of it; all of them, if the model is small.
+        norm: The norm of all numbers.
+        randomness: How the global generators stood afterwards.
+        random: Whether they had moved, or generators of the module's own.
+        state: What the module's state was afterwards.
+        changed: Whether it was another one before.
+    """
+
+    numbers: Tensor
+    norm: float
+    randomness: RandomState
+    random: bool
+    state: list[bytes]
+    changed: bool
+
+    def differs_from(self, other: Seen, tolerance: float) -> bool:
+        """Whether the gradient is another one, by more than a part of its length."""
+        largest = max(self.norm, other.norm)
+        if not largest:
+            return False
+        sketch = max(float(self.numbers.norm()), float(other.numbers.norm()))
+        apart = float((self.numbers - other.numbers).norm())
+        # Also where numbers are none: those of a healthy model are compared to nothing else.
+        return not (abs(self.norm - other.norm) <= tolerance * largest and apart <= tolerance * sketch)
+
+    def is_parallel_to(self, other: Seen, tolerance: float) -> bool:
+        """Whether the gradient is the same but for its length."""
+        lengths = float(self.numbers.norm()) * float(other.numbers.norm())
+        return lengths > 0 and abs(float(self.numbers @ other.numbers)) >= (1 - tolerance) * lengths
+
+
+class Examples:
+    """Runs training steps again, and looks at the gradient of the first example of the batch.
+
+    Every run begins with the same random numbers and the same state of the module, and leaves both as they were.
+
+    Args:
+        clipping: Of the module, attached.
+        step: Runs a training step.
+        coordinates: Which numbers are looked at.
+    """
+
+    def __init__(self, clipping: Clipping, step: Step, coordinates: Coordinates) -> None:
+        self._clipping, self._step, self._coordinates = clipping, step, coordinates
+
+    def inside(self, batch: Any, examples: int, *, after: Any = None) -> Seen:
+        """The gradient of the first example in a batch, as clipping sees it.
+
+        Args:
+            batch: What the module is shown.
+            examples: How many examples it has.
+            after: What it is shown before, if anything.
+        """
+
+        def gradient() -> Iterator[tuple[str, Tensor]]:
+            self._clipping.begin(examples)
+            torch.autograd.backward(self._loss(batch))
+            return self._clipping.gradient_of(0)
+
+        return self._run(gradient, after)
+
+    def alone(self, batch: Any) -> Seen:
+        """The gradient of the only example in a batch, by autograd and nothing else."""
+
+        def gradient() -> Iterator[tuple[str, Tensor]]:
+            self._clipping.examples = None  # nobody listens
+            named = [(name, value) for name, value in self._module.named_parameters() if value.requires_grad]
+            found = torch.autograd.grad(self._loss(batch), [value for _, value in named], allow_unused=True)
+            for (name, value), part in zip(named, found, strict=True):
+                yield name, torch.zeros_like(value) if part is None else part.detach()
+
+        return self._run(gradient, None)
+
+    def clipped(self, batch: Any, *, times: float) -> Seen:
+        """What the only example in a batch gives to the clipped sum, if its loss is multiplied with a number."""
+
+        def gradient() -> Iterator[tuple[str, Tensor]]:
+            self._clipping.begin(1)
+            torch.autograd.backward(self._loss(batch) * times)
+            names = {value: name for name, value in self._module.named_parameters()}
+            return ((names[value], part) for value, part in self._clipping.clipped_sum().items())
+
+        return self._run(gradient, None)
+
+    @contextlib.contextmanager
+    def without_dropout(self) -> Iterator[None]:
+        """Meanwhile what drops numbers at random, such as nn.Dropout and nn.LSTM(dropout=...), drops none."""
+        rates = [(part, name, getattr(part, name)) for part in self._module.modules() for name in _dropouts(part)]
+        for part, name, _ in rates:
+            setattr(part, name, 0.0)
+        try:
+            yield
+        finally:
+            for part, name, rate in rates:
+                setattr(part, name, rate)
+
+    @property
+    def _module(self) -> nn.Module:
+        return self._clipping.module
+
+    def _loss(self, batch: Any) -> Tensor:
+        loss = self._step(batch)
+        if loss is None:
+            raise ValueError("The training step gave no loss.")
+        return loss
+
+    def _run(self, gradient: Callable[[], Iterator[tuple[str, Tensor]]], after: Any) -> Seen:
+        kept = [(value, value.grad) for value in self._module.parameters()]
+        with torch.enable_grad(), unnoticed(self._module, self._clipping) as memory:
+            before, state, own = RandomState(), memory.fingerprint(), memory.randomness()
+            try:
+                if after is not None:
+                    self._clipping.examples = None
+                    self._step(after)
+                    before.restore()
+                parts: dict[str, Tensor] = {}
+                square = 0.0
+                for name, values in gradient():
+                    parts[name] = self._coordinates.of_one(name, values)
+                    square += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+                randomness, left = RandomState(), memory.fingerprint()
+                moved = randomness != before or memory.randomness() != own
+            finally:
+                self._clipping.examples = None
+                self._clipping._forget()
+                for value, grad in kept:
+                    value.grad = grad
+        return Seen(self._coordinates.of_parts(parts), square**0.5, randomness, moved, left, left != state)
+
+
+def _dropouts(part: nn.Module) -> list[str]:
+    """The names of a module's dropout rates."""
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return ["p"]
+    return [name for name, value in vars(part).items() if "drop" in name and isinstance(value, float) and 0 < value < 1]

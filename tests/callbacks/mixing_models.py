@@ -1,0 +1,393 @@
+"""Modules whose examples mix, each in its own way; and modules that look like them, but are healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import lightning as L  # noqa: N812
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+RECORDS, BATCH, WIDTH, TIME, VOCAB = 64, 16, 6, 5, 11
+PAD = -100
+
+
+def records(seed: int = 0) -> list[dict[str, Tensor]]:
+    """Vectors, a class, and tokens of different lengths with padding."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(RECORDS):
+        length = int(torch.randint(1, TIME + 1, (), generator=generator))
+        tokens = torch.randint(VOCAB, (TIME,), generator=generator)
+        labels = tokens.clone()
+        labels[length:] = PAD
+        made.append(
+            {
+                "x": torch.randn(WIDTH, generator=generator),
+                "y": torch.randint(3, (), generator=generator),
+                "tokens": tokens,
+                "labels": labels,
+            }
+        )
+    return made
+
+
+class Items(Dataset[Any]):
+    def __init__(self, change: Callable[[Any], Any] = lambda item: item) -> None:
+        self.items = [change(item) for item in records()]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+class Data(L.LightningDataModule):
+    def __init__(self, dataset: Any = None, **options: Any) -> None:
+        super().__init__()
+        self.dataset, self.options = dataset or Items(), options
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.dataset, batch_size=BATCH, shuffle=True, **self.options)
+
+
+class Base(L.LightningModule):
+    """Classifies vectors; subclasses say how."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(WIDTH, 8), nn.Linear(8, 3)
+        self.embed, self.out = nn.Embedding(VOCAB, 8), nn.Linear(8, VOCAB)
+        used = (self.embed, self.out) if self.reads_tokens else (self.body, self.head)
+        for part in {self.body, self.head, self.embed, self.out} - set(used):
+            part.requires_grad_(False)
+
+    reads_tokens = False
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.body(x).tanh()
+
+    def loss(self, batch: Any) -> Tensor:
+        return functional.cross_entropy(self.head(self.hidden(batch["x"])), batch["y"])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(batch)
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.05)
+
+
+class Tokens(Base):
+    reads_tokens = True
+
+    def logits(self, batch: Any) -> Tensor:
+        return self.out(self.embed(batch["tokens"]).tanh())
+
+
+# ---- they mix ---------------------------------------------------------------------------------------
+
+
+class TokenMean(Tokens):
+    def loss(self, batch: Any) -> Tensor:
+        return functional.cross_entropy(self.logits(batch).transpose(1, 2), batch["labels"], ignore_index=PAD)
+
+
+class MeanSubtracted(Base):
+    def hidden(self, x: Tensor) -> Tensor:
+        made = self.body(x)
+        return (made - made.mean(0)).tanh()
+
+
+class SubtractsInAStep(Base):
+    def loss(self, batch: Any) -> Tensor:
+        x = batch["x"] - batch["x"].mean(0)
+        return functional.cross_entropy(self.head(self.hidden(x)), batch["y"])
+
+
+class Sorts(Base):
+    """Healthy before the sorting and after it, but the layers see the examples in different orders."""
+
+    def loss(self, batch: Any) -> Tensor:
+        hidden = self.hidden(batch["x"])
+        order = hidden[:, 0].argsort()
+        return functional.cross_entropy(self.head(hidden[order]), batch["y"][order])
+
+
+class Sums(Base):
+    def loss(self, batch: Any) -> Tensor:
+        return functional.cross_entropy(self.head(self.hidden(batch["x"])), batch["y"], reduction="sum")
+
+
+class Contrastive(Base):
+    def loss(self, batch: Any) -> Tensor:
+        codes = functional.normalize(self.head(self.hidden(batch["x"])), dim=1)
+        return functional.cross_entropy(codes @ codes.T.detach() * 5, torch.arange(len(codes)))
+
+
+class BatchWeights(Base):
+    def loss(self, batch: Any) -> Tensor:
+        losses = functional.cross_entropy(self.head(self.hidden(batch["x"])), batch["y"], reduction="none")
+        weights = losses.detach().softmax(0)
+        return (losses * weights).sum()
+
+
+class ClassWeights(Base):
+    """`cross_entropy(weight=...)` divides by the sum of the weights of the batch."""
+
+    def loss(self, batch: Any) -> Tensor:
+        logits = self.head(self.hidden(batch["x"]))
+        return functional.cross_entropy(logits, batch["y"], weight=torch.tensor([1.0, 5.0, 20.0]))
+
+
+class Normalizes(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt()
+
+
+class ByHandBatchNorm(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalizes = Normalizes()
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.normalizes(self.body(x)).tanh()
+
+
+class _Mix(torch.autograd.Function):
+    """Healthy forward, but gradients are averaged over the batch on their way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.mean(0, keepdim=True).expand_as(grad).clone()
+
+
+class MixesBackwards(Base):
+    def hidden(self, x: Tensor) -> Tensor:
+        mix: Any = _Mix.apply
+        return mix(self.body(x).tanh())
+
+
+class CarriesOver(Base):
+    """The last batch has a part in this one."""
+
+    memory: Tensor | None = None
+
+    def hidden(self, x: Tensor) -> Tensor:
+        made = self.body(x).tanh()
+        past = self.memory
+        self.memory = made.detach().mean(0)
+        return made if past is None else made + past
+
+
+class Attends(Base):
+    """Attention over the batch."""
+
+    def hidden(self, x: Tensor) -> Tensor:
+        made = self.body(x)
+        return (made @ made.T).softmax(1) @ made
+
+
+class NoisyAndMixing(MeanSubtracted):
+    def hidden(self, x: Tensor) -> Tensor:
+        return functional.dropout(super().hidden(x), 0.3)
+
+
+class RunningQueue(Base):
+    """Negatives from former batches, in a buffer that no checkpoint holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("queue", torch.randn(4, 3), persistent=False)
+
+    def loss(self, batch: Any) -> Tensor:
+        codes = self.head(self.hidden(batch["x"]))
+        loss = (codes @ self.queue.T).exp().sum(1).log().mean() - codes[:, 0].mean()
+        self.queue = codes.detach().mean(0, keepdim=True).expand(4, 3).clone()
+        return loss
+
+
+MIXING = {
+    TokenMean: r"weighs each example .* lightning_exposure\.privacy\.per_example_loss\(logits, labels\)",
+    MeanSubtracted: r"mixed by the training step, before 'head' is called",
+    SubtractsInAStep: r"mixed by the training step, before 'body' is called",
+    Sorts: r"mixed by the training step, before 'head' is called",
+    Sums: r"loss_reduction='mean': but the loss is the sum .* Use loss_reduction='sum'",
+    Contrastive: r"mixed by the loss, which compares examples with each other",
+    BatchWeights: r"the loss weighs each example by something of the others",
+    ClassWeights: r"the loss weighs each example by something of the others",
+    ByHandBatchNorm: r"mixed by 'normalizes' \(Normalizes\)",
+    MixesBackwards: r"depends on the other examples of its batch",
+    CarriesOver: r"carries a state over from one batch to the next",
+    Attends: r"mixed by the training step, before 'head' is called",
+    NoisyAndMixing: r"mixed by the training step, before 'head' is called",
+    RunningQueue: r"carries a state over from one batch to the next",
+}
+
+
+# ---- they do not ---------------------------------------------------------------------------------------
+
+
+class PerExampleTokenMean(Tokens):
+    def loss(self, batch: Any) -> Tensor:
+        logits, labels = self.logits(batch), batch["labels"]
+        losses = functional.cross_entropy(logits.transpose(1, 2), labels, ignore_index=PAD, reduction="none")
+        return (losses.sum(1) / (labels != PAD).sum(1).clamp(min=1)).mean()
+
+
+class WithDropout(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.4)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.drop(super().hidden(x))
+
+
+class FunctionalDropout(Base):
+    def hidden(self, x: Tensor) -> Tensor:
+        return functional.dropout(super().hidden(x), 0.4, self.training)
+
+
+class Variational(Base):
+    """Draws a code for each example."""
+
+    def hidden(self, x: Tensor) -> Tensor:
+        mean = self.body(x)
+        return mean + 0.5 * torch.randn_like(mean)
+
+
+class RandomMasking(Tokens):
+    def logits(self, batch: Any) -> Tensor:
+        tokens = batch["tokens"]
+        masked = torch.where(torch.rand(tokens.shape) < 0.3, torch.zeros_like(tokens), tokens)
+        return self.out(self.embed(masked).tanh())
+
+    loss = PerExampleTokenMean.loss
+
+
+class RandomMaskingByCount(Tokens):
+    """Draws as many numbers as there are places, which depends on all examples."""
+
+    def logits(self, batch: Any) -> Tensor:
+        tokens = batch["tokens"].clone()
+        chosen = tokens < torch.randint(2, VOCAB, ())
+        tokens[chosen] = torch.randint(VOCAB, (int(chosen.sum()),))
+        return self.out(self.embed(tokens).tanh())
+
+    loss = PerExampleTokenMean.loss
+
+
+class UnseenNoise(Base):
+    """Takes noise from a generator that nobody can put back."""
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return super().hidden(x) + torch.randn(8, generator=torch.Generator().manual_seed(torch.seed() % 2**31))
+
+
+class FreshNoise(Base):
+    """Takes noise from the operating system."""
+
+    def hidden(self, x: Tensor) -> Tensor:
+        generator = torch.Generator()
+        generator.seed()
+        return super().hidden(x) + torch.randn(len(x), 8, generator=generator)
+
+
+class FixedNoise(Base):
+    """Always the same noise."""
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return super().hidden(x) + torch.randn(len(x), 8, generator=torch.Generator().manual_seed(0))
+
+
+class OwnGenerator(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(3)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return super().hidden(x) + torch.randn(len(x), 8, generator=self.generator)
+
+
+class Anneals(Base):
+    """Its loss depends on how many steps there were, and it remembers losses that it never uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+        self.losses: list[float] = []
+
+    def loss(self, batch: Any) -> Tensor:
+        self.count += 1
+        loss = super().loss(batch) * min(1.0, self.count / 10)
+        self.losses.append(float(loss.detach()))
+        return loss
+
+
+HEALTHY = [
+    Base,
+    PerExampleTokenMean,
+    WithDropout,
+    FunctionalDropout,
+    Variational,
+    RandomMasking,
+    RandomMaskingByCount,
+    FixedNoise,
+    OwnGenerator,
+    Anneals,
+]
+
+
+# ---- batches of other kinds ---------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+@dataclass
+class Both:
+    x: Tensor
+    y: Tensor
+
+
+class Plain:
+    def __init__(self, x: Tensor, y: Tensor) -> None:
+        self.x, self.y = x, y
+
+
+def stacked(items: Any) -> tuple[Tensor, Tensor]:
+    return torch.stack([item["x"] for item in items]), torch.stack([item["y"] for item in items])
+
+
+BATCHES: dict[str, Callable[[Any], Any]] = {
+    "tuple": stacked,
+    "named tuple": lambda items: Pair(*stacked(items)),
+    "dataclass": lambda items: Both(*stacked(items)),
+    "object": lambda items: Plain(*stacked(items)),
+    "nested": lambda items: {"inputs": {"x": [stacked(items)[0]]}, "y": stacked(items)[1], "names": ["n"] * len(items)},
+    "list of records": lambda items: list(items),
+}
+
+
+def unpacked(batch: Any) -> dict[str, Tensor]:
+    """The vectors and classes of any of these batches."""
+    if isinstance(batch, dict):
+        return {"x": batch["inputs"]["x"][0], "y": batch["y"]}
+    if isinstance(batch, list):
+        return dict(zip("xy", stacked(batch), strict=True))
+    x, y = batch if isinstance(batch, tuple) else (batch.x, batch.y)
+    return {"x": x, "y": y}
