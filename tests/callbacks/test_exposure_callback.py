@@ -296,7 +296,7 @@ class TestBadInput:
         class Odd(Model):
             def forward(self, tokens: Any, state: Any = None) -> Any:
                 logits, state = super().forward(tokens, state)
-                return logits[:, -1], state
+                return logits[..., 0], state
 
         with pytest.raises(ModelError, match="shape"):
             fit(tmp_path, ExposureCallback(CANARIES, CHARS), model=Odd())
