@@ -2,7 +2,8 @@
 
 `loss.backward()` adds to the gradients of parameters. `torch.autograd.grad(loss, inputs)` does not, but runs through
 the same layers. Per-example gradients must be recorded in the former and not in the latter. So a layer's outputs hang
-on a leaf of their own, which is empty: what a backward pass shows is kept only when that leaf, too, is given its gradient.
+on a leaf of their own, which is empty: what a backward pass shows is kept only when that leaf, too, is given its
+gradient.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ArgumentError, ModelError
-from lightning_exposure.privacy.gradients import Gradient, merged
+from lightning_exposure.privacy.gradients import Gradient, merged, weighted_sum
 from lightning_exposure.privacy.listening import LayerListener, Listener, RecurrentListener, is_listened_to
 from lightning_exposure.privacy.measuring import measure
 from lightning_exposure.privacy.rounding import full_precision
@@ -212,7 +212,7 @@ class Clipping:
         # The small number is Opacus', so that results can be compared.
         weights = (self.max_grad_norm / (norms + 1e-6)).clamp(max=1.0) * scale
         return {
-            parameter: _weighted_sum(parameter, parts, weights, apart)
+            parameter: weighted_sum(parts, weights, apart, _zeros(parameter))
             for (parameter, parts), apart in zip(gradients.items(), measured.apart, strict=True)
         }
 
@@ -264,19 +264,6 @@ class Clipping:
     def _forget(self) -> None:
         for listener in self._listeners:
             listener.forget()
-
-
-def _weighted_sum(parameter: nn.Parameter, parts: list[Gradient], weights: Tensor, apart: Tensor) -> Tensor:
-    """The sum over the examples of one parameter's gradients; of those apart in double precision."""
-    total = _zeros(parameter)
-    for part in parts:
-        total += part.weighted_sum(weights.masked_fill(apart, 0.0)).view_as(parameter)
-    alone = apart.nonzero().flatten()
-    if len(alone):
-        # Rounded when all parts are added up, because they may cancel.
-        first, *others = (part.of(alone).weighted_sum(weights[alone]).view_as(parameter) for part in parts)
-        total += sum(others, first).to(total.device)
-    return total
 
 
 def _zeros(parameter: nn.Parameter) -> Tensor:

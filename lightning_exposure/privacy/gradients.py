@@ -167,3 +167,22 @@ def merged(gradients: Sequence[Gradient], shape: torch.Size) -> list[Gradient]:
         first, *others = (part.whole().view(-1, *shape) for part in (*whole, *parts))
         parts = [Whole(sum(others, first))]
     return parts
+
+
+def weighted_sum(gradients: Sequence[Gradient], weights: Tensor, apart: Tensor, total: Tensor) -> Tensor:
+    """The sum over the examples of one parameter's gradients, each times its weight.
+
+    Args:
+        gradients: All that add up to the gradient of the parameter.
+        weights: Of the examples.
+        apart: Which of them have to be summed in double precision.
+        total: What the sum is added to, of the shape of the parameter.
+    """
+    for part in gradients:
+        total += part.weighted_sum(weights.masked_fill(apart, 0.0)).view_as(total)
+    alone = apart.nonzero().flatten()
+    if len(alone):
+        # Rounded when all parts are added up, because they may cancel.
+        first, *others = (part.of(alone).weighted_sum(weights[alone]).view_as(total) for part in gradients)
+        total += sum(others, first).to(total.device)
+    return total

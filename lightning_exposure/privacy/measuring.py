@@ -28,6 +28,9 @@ from lightning_exposure.privacy.rounding import (
 TOLERANCE = 1e-3
 """What is added to a norm for the sake of rounding, at most, as a part of the norm or of the clipping norm."""
 
+STATED = 2e-5
+"""By how much a contribution may exceed the norm it is clipped to, as a part of it; no more than weights are rounded."""
+
 _CHUNK = 2**22
 """How many numbers of per-example gradients are made at once, where they have to be made."""
 
@@ -55,7 +58,7 @@ class Measurement(NamedTuple):
     """What clipping has to know.
 
     Attributes:
-        norms: At least as large as what each example adds to the sum at weight 1, `(batch,)`, in double precision.
+        norms: What each example adds to the sum at weight 1, at most, but for `STATED`; `(batch,)`, in double precision.
         apart: For each parameter the examples whose sum has to be made in double precision, `(parameters, batch)`.
     """
 
@@ -91,8 +94,10 @@ def _way_of(parts: Sequence[Gradient]) -> Callable[[Sequence[Any]], Squares]:
 def _of_whole(gradients: Sequence[Sequence[Whole]]) -> Squares:
     norms = torch.stack([lengths(part.values) for (part,) in gradients])
     kinds = [part.dtype for (part,) in gradients]
-    off = norms.new_tensor([lengths_growth(kind) for kind in kinds])[:, None] * norms
-    least = [(part.values[0].numel() * tiny(kind)) ** 0.5 for (part,), kind in zip(gradients, kinds, strict=True)]
+    sizes = [part.values[0].numel() for (part,) in gradients]
+    growths = [lengths_growth(size, kind) for size, kind in zip(sizes, kinds, strict=True)]
+    off = norms.new_tensor(growths)[:, None] * norms
+    least = [(size * tiny(kind)) ** 0.5 for size, kind in zip(sizes, kinds, strict=True)]
     return _from_norms(norms, off + norms.new_tensor(least)[:, None], norms, norms.square())
 
 
@@ -222,7 +227,7 @@ def _row_norms(factor: Tensor) -> Tensor:
 def _off(norms: Tensor, reach: Tensor, terms: int, numbers: int, dtype: torch.dtype) -> Tensor:
     """By how much the norm of gradients can be off that were made of so many terms."""
     least: float = terms * (numbers * tiny(dtype)) ** 0.5
-    return growth(terms, dtype) * reach + lengths_growth(dtype) * norms + least
+    return growth(terms, dtype) * reach + lengths_growth(numbers, dtype) * norms + least
 
 
 def _stacked(found: Sequence[Squares]) -> Squares:
@@ -319,7 +324,7 @@ def measure(gradients: Sequence[Sequence[Gradient]], limit: float) -> Measuremen
         sums.again(squares_of)
         sums.again(squares_of_formed)
         sums.take_apart()
-    return Measurement(sums.upper, sums.apart)
+    return Measurement(torch.maximum(sums.norms, sums.upper / (1 + STATED)), sums.apart)
 
 
 class _Sums:

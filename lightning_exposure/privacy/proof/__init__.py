@@ -21,7 +21,7 @@ from lightning_exposure.privacy.proof.coordinates import Coordinates
 from lightning_exposure.privacy.proof.error import FALSE_ALARM, STOPPED, ErrorBudget
 from lightning_exposure.privacy.proof.noise import NOISE_TESTS, NoiseTests, check_noise, noise_limits
 from lightning_exposure.privacy.proof.steps import Promise, StepProof
-from lightning_exposure.privacy.proof.weights import Snapshot, buffers_of, check_buffers, weights_of
+from lightning_exposure.privacy.proof.weights import Snapshot, weights_of
 
 __all__ = [
     "BATCH_TESTS",
@@ -35,9 +35,7 @@ __all__ = [
     "Promise",
     "Snapshot",
     "StepProof",
-    "buffers_of",
     "check_accounting",
-    "check_buffers",
     "check_clipping",
     "check_draw",
     "check_noise",

@@ -183,39 +183,3 @@ def _twin(optimizer: Optimizer, part: Any) -> tuple[Optimizer, dict[nn.Parameter
         elif name != "step":
             vars(made)[name] = OrderedDict()
     return made, twins
-
-
-# ---- buffers --------------------------------------------------------------------------------------------------
-
-
-def check_buffers(before: Mapping[str, Tensor], module: nn.Module) -> None:
-    """Refuse buffers that a batch has changed: they are in every checkpoint, and nothing hides what they hold.
-
-    Args:
-        before: The buffers when the batch began, by name; counters are not among them.
-        module: What is trained, after the batch.
-
-    Raises:
-        FitError: Names them.
-    """
-    changed = [name for name, value in buffers_of(module).items() if not _same(before.get(name), value)]
-    if changed:
-        raise FitError(
-            f"{', '.join(map(repr, changed[:5]))}: buffers that a batch has changed, with neither clipping nor noise, "
-            f"and that are saved with the weights, such as running means of activations. {STOPPED} Remove them, or "
-            "register them with persistent=False and reset them."
-        )
-
-
-def buffers_of(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of a module's buffers that a checkpoint holds, by name; whole numbers, which count steps, are left out."""
-    kept = module.state_dict(keep_vars=True)
-    return {
-        name: value.detach().clone()
-        for name, value in module.named_buffers()
-        if name in kept and value.is_floating_point()
-    }
-
-
-def _same(before: Tensor | None, now: Tensor) -> bool:
-    return before is not None and before.shape == now.shape and torch.equal(before, now)
