@@ -115,12 +115,12 @@ class PrivateSteps:
         self.prove()
 
     def prove(self) -> None:
-        """Prove the step of this batch, if it was not proven yet.
+        """Prove the step of this batch, if it was made and not proven yet.
 
         Raises:
             FitError: It was not private.
         """
-        if not self._proven:
+        if self._steps and not self._proven:
             self._proven = True
             self.proof.end()
 
