@@ -29,7 +29,7 @@ TOLERANCE = 1e-3
 """What is added to a norm for the sake of rounding, at most, as a part of the norm or of the clipping norm."""
 
 STATED = 2e-5
-"""By how much a contribution may exceed the norm it is clipped to, as a part of it; no more than weights are rounded."""
+"""By how much a contribution may exceed the norm it is clipped to, as a part of it."""
 
 _CHUNK = 2**22
 """How many numbers of per-example gradients are made at once, where they have to be made."""
@@ -58,7 +58,8 @@ class Measurement(NamedTuple):
     """What clipping has to know.
 
     Attributes:
-        norms: What each example adds to the sum at weight 1, at most, but for `STATED`; `(batch,)`, in double precision.
+        norms: What each example adds to the sum at weight 1, at most, but for `STATED`: `(batch,)`, in double
+            precision.
         apart: For each parameter the examples whose sum has to be made in double precision, `(parameters, batch)`.
     """
 

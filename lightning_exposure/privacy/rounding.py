@@ -37,9 +37,10 @@ two: for the weight, and for adding the result. So an example's contribution is 
 
 **What follows.** With N^2 the computed square, E its bound and s the share in the sum, N_up = sqrt(N^2 + E) + s is at
 least as large as what an example contributes at weight 1; the weight max_grad_norm / N_up keeps it within
-max_grad_norm. A contribution may exceed it by 2e-5 of it, so that N_up / (1 + 2e-5) will do, and N itself where the bound
-is that small: then results are those of a plain computation. Where N_up is more than 0.1% above N, and that matters, the example is computed again in double precision
-(see `measuring`), so that almost nothing is clipped for the sake of the bound.
+max_grad_norm. A contribution may exceed it by 2e-5 of it, so that N_up / (1 + 2e-5) will do, and N itself where the
+bound is that small: then results are those of a plain computation. Where N_up is more than 0.1% above N, and that
+matters, the example is computed again in double precision (see `measuring`), so that almost nothing is clipped for the
+sake of the bound.
 
 All bounds are themselves computed with rounding, which `MARGIN` covers. What the rounding of a *sum* of many examples
 does is no contribution of one of them, and stays: some 1e-7 of the length of the sum.
