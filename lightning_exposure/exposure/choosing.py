@@ -4,24 +4,32 @@ The sample comes first: it is cheap, and it tells what an exact count would cost
 the sample promised refutes the sample: there are secrets that it did not see. What is left then is a uniform sample,
 which no model can mislead, and the part of the count that was done, which is a lower bound on the rank.
 
+Secrets in the middle of all others are what walks that follow the model are worst at, and what a uniform sample is best
+at. So with a precision to reach, a uniform sample is drawn for them, too, and both intervals hold.
+
 The error that the confidence allows is shared out beforehand, so that looking several times costs nothing in trust: a
-part for each size of the sample, a part for the uniform sample. Each of these intervals misses with at most the
-probability that was set aside for it, so the one that is reported misses with at most the sum.
+part for each size of each sample. Each of these intervals misses with at most the probability that was set aside for
+it, so whatever is reported misses with at most the sum.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lightning_exposure.exposure.case import Case, bits_of_rank
 from lightning_exposure.exposure.counting import count, estimates_from_ranks
-from lightning_exposure.exposure.references import draw_references, estimates_from_references
+from lightning_exposure.exposure.references import GrowingReferences, estimates_from_references
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.exposure.weighted import estimates_from_walks
 from lightning_exposure.walks import DistinctSampler, DistinctWalks
 
-_UNIFORM_SHARE = 0.2
+_UNIFORM_SHARE = 0.3
 """The part of the error that is set aside for the uniform sample."""
+
+_HITS = 16
+"""A uniform sample is drawn for a secret if so many of its references should be as cheap: fewer tell little."""
 
 _SIZES = {1: 0.4, 4: 0.4, 16: 0.2}
 """The sizes at which a sample is looked at, as parts of the largest (a 16th, a quarter, all), and their errors."""
@@ -40,7 +48,7 @@ def measure_automatically(case: Case) -> list[ExposureEstimate]:
 
 @dataclass(frozen=True)
 class Look:
-    """One size of a growing sample, and how much of the error is set aside for it."""
+    """One size of growing samples, and how much of the error is set aside for it."""
 
     samples: int
     error: float
@@ -72,28 +80,39 @@ class _Measurement:
         self._case = case
         self._estimates: dict[int, ExposureEstimate] = {}
         self._settled: set[int] = set()
-        self._spent = 0
+        self._counted = 0
+        self._plan = looks(case.samples, case.precision, 1.0 - case.confidence)
+        # What begins with a known text cannot be drawn uniformly.
+        whole = case.tree.size == case.tree.format.size
+        self._uniform = GrowingReferences(case, case.seed + 1) if whole else None
 
     def run(self) -> list[ExposureEstimate]:
         case = self._case
-        error = 1.0 - case.confidence
         sampler = DistinctSampler(case.tree, case.samples, seed=case.seed, bound=case.bound, memory=case.memory)
-        plan = looks(case.samples, case.precision, error * (1.0 - _UNIFORM_SHARE))
-        for number, look in enumerate(plan):
+        for number, look in enumerate(self._plan):
             walks = sampler.draw(look.samples)
-            estimates = estimates_from_walks(case, walks, 1.0 - look.error)
+            estimates = estimates_from_walks(case, walks, 1.0 - look.error * (1.0 - _UNIFORM_SHARE))
             self._estimates |= {i: each for i, each in enumerate(estimates) if i not in self._settled}
             if walks.complete:
                 break
-            growth = plan[number + 1].samples / look.samples if number + 1 < len(plan) else None
-            self._count_what_is_affordable(walks, growth, error * _UNIFORM_SHARE)
+            self._look_at_references(look)
+            self._count_what_is_affordable(walks, self._plan[number:])
             if not self._too_wide():
                 break
-        spent = self._spent + walks.expansions
-        return [
-            replace(self._estimates[i], expansions=case.expansions + spent, confidence=case.confidence)
-            for i in range(len(case))
-        ]
+        references = 0 if self._uniform is None else self._uniform.expansions
+        spent = case.expansions + walks.expansions + references + self._counted
+        return [replace(self._estimates[i], expansions=spent, confidence=case.confidence) for i in range(len(case))]
+
+    def _look_at_references(self, look: Look) -> None:
+        """Narrow the intervals of secrets that are no cheaper than many others."""
+        size_bits = self._case.tree.bits
+        many = [i for i in self._too_wide() if self._estimates[i].rank * look.samples >= _HITS * 2.0**size_bits]
+        if self._case.precision is None or self._uniform is None or not many:
+            return
+        sample = self._uniform.draw(look.samples)
+        estimates = estimates_from_references(self._case, sample, 1.0 - look.error * _UNIFORM_SHARE)
+        for i in many:
+            self._estimates[i] = both(self._estimates[i], estimates[i])
 
     def _too_wide(self) -> list[int]:
         """The secrets whose intervals are wider than was asked for, and could still become narrower."""
@@ -101,25 +120,25 @@ class _Measurement:
         open_ones = (i for i in range(len(self._case)) if i not in self._settled)
         return [i for i in open_ones if self._estimates[i].high - self._estimates[i].low > precision]
 
-    def _count_what_is_affordable(self, walks: DistinctWalks, growth: float | None, error: float) -> None:
+    def _count_what_is_affordable(self, walks: DistinctWalks, to_come: Sequence[Look]) -> None:
         """Count the secrets for which that is worth its while.
 
         Args:
             walks: The sample so far.
-            growth: By how much it would grow next; None: this was the last one.
-            error: What may be spent on a uniform sample, if the count shows that the walks cannot be trusted.
+            to_come: This look and those that could follow.
         """
         case = self._case
         needed = self._needed(walks)
-        limit = self._worth(walks, growth)
-        group = sorted((i for i in needed if needed[i] <= limit), key=lambda i: float(case.costs[i]))
+        group = sorted(
+            (i for i in needed if needed[i] <= self._worth(i, walks, to_come)), key=lambda i: float(case.costs[i])
+        )
         refuted: dict[int, int] = {}
         while group:
             budget = case.budget
-            if case.precision is not None:
+            if not set(group) & set(self._too_wide()):  # it was to be cheap, and nothing depends on it
                 budget = min(budget, int(_PATIENCE * needed[group[-1]]) + 1)
             part, ranks = count(replace(case.only(group), budget=budget))
-            self._spent += ranks.expansions
+            self._counted += ranks.expansions
             if ranks.cut is None:
                 self._settle(dict(zip(group, estimates_from_ranks(part, ranks), strict=True)))
                 break
@@ -128,7 +147,7 @@ class _Measurement:
             refuted |= dict(zip(group[half:], ranks.fewest[half:], strict=True))
             group = group[:half]
         if refuted:
-            self._fall_back(refuted, error)
+            self._fall_back(refuted)
 
     def _needed(self, walks: DistinctWalks) -> dict[int, float]:
         """What an exact count of each open secret will need, as the sample tells."""
@@ -136,29 +155,37 @@ class _Measurement:
         limits = case.rounding.at_most(case.costs).tolist()
         return {i: _MARGIN * walks.expected_expansions(limits[i]) for i in range(len(case)) if i not in self._settled}
 
-    def _worth(self, walks: DistinctWalks, growth: float | None) -> float:
-        """How many expansions a count may need.
+    def _worth(self, i: int, walks: DistinctWalks, to_come: Sequence[Look]) -> float:
+        """How many expansions a count of a secret may need.
 
-        All that the budget allows, if the question is still open when the sample ends. As long as the sample can
-        answer: what the sample has cost so far, or what going on with it would cost.
+        All that the budget allows, if no sample that may still come will answer the question; intervals become half as
+        wide when samples become four times as large. As long as one will: what going on with it costs. And what the
+        sample has cost so far in any case: then the exact answer is as cheap as the other one.
         """
-        budget = float(self._case.budget)
-        if self._case.precision is None or (growth is None and self._too_wide()):
+        case = self._case
+        budget = float(case.budget)
+        if case.precision is None:
             return budget
-        to_go = walks.expansions * (growth - 1.0) if growth is not None and self._too_wide() else 0.0
-        return min(budget, max(float(walks.expansions), to_go))
+        worth = float(walks.expansions)
+        if i in self._too_wide():
+            width = self._estimates[i].high - self._estimates[i].low
+            if width * math.sqrt(to_come[0].samples / to_come[-1].samples) > case.precision:
+                return budget
+            worth = max(worth, walks.expansions * (to_come[1].samples / to_come[0].samples - 1.0))
+        return min(budget, worth)
 
-    def _fall_back(self, refuted: dict[int, int], error: float) -> None:
+    def _fall_back(self, refuted: dict[int, int]) -> None:
         """The interval of a uniform sample, cut off at what a count found, for secrets whose sample was refuted."""
-        case = self._case.only(list(refuted))
-        if case.tree.size == case.tree.format.size:
-            sample = draw_references(case, case.seed + 1)
-            self._spent += sample.expansions
-            estimates = estimates_from_references(case, sample, 1.0 - error)
+        case = self._case
+        if self._uniform is not None:
+            sample = self._uniform.draw(case.samples)
+            error = self._plan[-1].error * _UNIFORM_SHARE
+            all_of_them = estimates_from_references(case, sample, 1.0 - error)
+            estimates = [all_of_them[i] for i in refuted]
             by = f"a uniform sample of {len(sample.costs):,} secrets"
-        else:  # what begins with a known text cannot be drawn uniformly
+        else:
             size = case.tree.size
-            estimates = [case.estimate(i, "sampling", size, (1, size), 0, "", is_bound=True) for i in range(len(case))]
+            estimates = [case.estimate(i, "sampling", size, (1, size), 0, "", is_bound=True) for i in refuted]
             by = "nothing more than the number of secrets"
         settled = {}
         for (i, fewest), estimate in zip(refuted.items(), estimates, strict=True):
@@ -178,3 +205,22 @@ class _Measurement:
     def _settle(self, estimates: dict[int, ExposureEstimate]) -> None:
         self._estimates |= estimates
         self._settled |= estimates.keys()
+
+
+def both(walked: ExposureEstimate, drawn: ExposureEstimate) -> ExposureEstimate:
+    """What walks and a uniform sample say together: the part of their intervals in which both are right.
+
+    Where there is none, one of them missed; the uniform sample assumes nothing, so it is believed.
+
+    Args:
+        walked: From walks that follow the model.
+        drawn: From a uniform sample.
+    """
+    low, high = max(walked.low, drawn.low), min(walked.high, drawn.high)
+    if low > high:
+        return replace(drawn, rests_on=f"{drawn.rests_on}; walks that follow the model contradict it")
+    narrower = min(walked, drawn, key=lambda estimate: estimate.high - estimate.low)
+    bits = min(high, max(low, narrower.bits))
+    rank = narrower.rank if bits == narrower.bits else 2.0 ** (narrower.size_bits - bits)
+    rests_on = f"{walked.rests_on}; and on {drawn.rests_on}"
+    return replace(narrower, bits=bits, rank=rank, low=low, high=high, rests_on=rests_on)

@@ -13,7 +13,7 @@ from lightning_exposure.exposure.case import Case
 from lightning_exposure.exposure.intervals import normal_margin, proportion_interval
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.exposure.skewnormal import SkewNormal, warn_if_poor
-from lightning_exposure.walks import Rounding, UniformSample, uniform_walks
+from lightning_exposure.walks import Rounding, UniformSample, score, uniform_walks
 
 
 def measure_by_sampling(case: Case) -> list[ExposureEstimate]:
@@ -24,6 +24,31 @@ def measure_by_sampling(case: Case) -> list[ExposureEstimate]:
 def draw_references(case: Case, seed: int) -> UniformSample:
     """Secrets drawn uniformly from all others, scored."""
     return uniform_walks(case.tree, case.samples, seed=seed, exclude=case.secrets, memory=case.memory)
+
+
+class GrowingReferences:
+    """Secrets drawn uniformly from all others; a larger sample holds the smaller one and scores only what it adds.
+
+    Args:
+        case: The secrets that are measured, and how many references there may be at most.
+        seed: Of the draw.
+    """
+
+    def __init__(self, case: Case, seed: int) -> None:
+        self._case = case
+        count = min(case.samples, case.tree.size - len(case))
+        self._secrets = case.tree.format.sample(count, seed, exclude=case.secrets)
+        self._costs = np.empty(0)
+        self.expansions = 0
+
+    def draw(self, samples: int) -> UniformSample:
+        """The first so many of them."""
+        missing = self._secrets[len(self._costs) : samples]
+        if missing:
+            scored = score(self._case.tree, missing, memory=self._case.memory)
+            self._costs = np.concatenate([self._costs, scored.costs])
+            self.expansions += scored.expansions
+        return UniformSample(self._secrets[:samples], self._costs[:samples], self.expansions)
 
 
 def estimates_from_references(case: Case, sample: UniformSample, confidence: float) -> list[ExposureEstimate]:

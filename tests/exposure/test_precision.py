@@ -9,9 +9,19 @@ import pytest
 
 from lightning_exposure import SecretFormat, SecretTree, measure_exposure
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure.choosing import looks
+from lightning_exposure.exposure import ExposureEstimate
+from lightning_exposure.exposure.case import Case
+from lightning_exposure.exposure.choosing import both, looks
+from lightning_exposure.exposure.references import GrowingReferences
 from lightning_exposure.language import CharTokenizer
-from lightning_exposure.walks import DistinctSampler, distinct_walks, enumerate_leaves
+from lightning_exposure.walks import (
+    DistinctSampler,
+    distinct_walks,
+    enumerate_leaves,
+    measure_rounding,
+    score,
+    uniform_walks,
+)
 from tests.cases import CHARACTERS
 from tests.exposure.test_estimate import million
 from tests.toys import Table
@@ -158,3 +168,45 @@ class TestThePointIsNotTheCeiling:
         for method in ("auto", "importance", "sampling", "skewnormal"):
             (estimate,) = measure_exposure(tree, [secrets[1000]], method=method, samples=256)
             assert estimate.rests_on, method
+
+
+class TestWalksAndReferencesTogether:
+    def estimate(self, low: float, bits: float, high: float, method: str) -> ExposureEstimate:
+        return ExposureEstimate(
+            "s", bits, low, high, method, 2.0 ** (10 - bits), 5.0, 10.0, False, 0.95, 9, rests_on=method
+        )
+
+    def test_both_intervals_hold_and_the_narrower_one_gives_the_point(self) -> None:
+        together = both(self.estimate(0.0, 1.0, 2.5, "importance"), self.estimate(1.2, 1.3, 1.4, "sampling"))
+        assert (together.low, together.bits, together.high, together.method) == (1.2, 1.3, 1.4, "sampling")
+        assert together.rank == pytest.approx(2.0**8.7)
+        overlapping = both(self.estimate(1.0, 1.1, 1.5, "importance"), self.estimate(1.3, 1.6, 2.0, "sampling"))
+        assert (overlapping.low, overlapping.bits, overlapping.high) == (1.3, 1.3, 1.5)
+        assert overlapping.rank == pytest.approx(2.0**8.7)
+
+    def test_where_they_contradict_each_other_the_uniform_sample_is_believed(self) -> None:
+        together = both(self.estimate(5.0, 5.1, 5.2, "importance"), self.estimate(1.2, 1.3, 1.4, "sampling"))
+        assert (together.low, together.bits, together.high) == (1.2, 1.3, 1.4)
+        assert "contradict" in together.rests_on
+
+    def test_references_that_grow_are_those_of_one_draw(self) -> None:
+        tree, secrets = million()
+        texts = [secrets[10]]
+        paths = tree.paths(texts)
+        rounding = measure_rounding(tree, paths)
+        case = Case(tree, texts, paths, score(tree, texts).costs, rounding, 0, 1, 300, 0.25, 0, 0.95, 2**30, None)
+        growing = GrowingReferences(case, seed=4)
+        small, large = growing.draw(100), growing.draw(300)
+        np.testing.assert_array_equal(small.costs, large.costs[:100])
+        assert large.secrets == uniform_walks(tree, 300, seed=4, exclude=texts).secrets
+        assert growing.draw(300).expansions == large.expansions
+
+    def test_a_secret_in_the_middle_of_all_others_needs_few_expansions(self) -> None:
+        tree, _ = million()
+        middle = tree.format.render(424_242)
+        (rough,) = measure_exposure(tree, [middle], precision=0.5)
+        (fine,) = measure_exposure(tree, [middle])
+        assert rough.high - rough.low <= 0.5
+        assert rough.low <= fine.high
+        assert fine.low <= rough.high
+        assert rough.expansions < fine.expansions / 2
