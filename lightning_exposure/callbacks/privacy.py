@@ -64,7 +64,8 @@ class DifferentialPrivacy(Callback):
             run can be repeated, bit for bit, also after it was resumed at the end of an epoch; but whoever knows the
             seed can take the noise away again, so it is for tests and comparisons. In either case the noise is that of
             PyTorch's generators, as with Opacus outside of its secure mode: they are not made for cryptography.
-        verify_steps: How many steps are looked at closely at first; later ones are too, at random. 0: nothing is proven.
+        verify_steps: How many steps are looked at closely at first; later ones are too, at random. 0: nothing is
+            proven.
         verbose: Say at the beginning what noise there is, and what epsilon it will come to.
 
     Attributes:
