@@ -49,12 +49,19 @@ def _gpt2() -> list[Row]:
     return benchmark_gpt2()
 
 
+def _proof() -> list[Row]:
+    from benchmarks.proof_cost import benchmark_proof_cost  # needs transformers and peft
+
+    return benchmark_proof_cost()
+
+
 WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
     {
         "ranking": benchmark_ranking,
         "cards": benchmark_credit_card,
         "callback": benchmark_callback,
         "private": benchmark_private_training,
+        "proof": _proof,
         "huggingface": _huggingface,
         "gpt2": _gpt2,
     }
@@ -78,6 +85,7 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   cards        a credit card among 10^15, inserted 8 times in a training of its own
   callback     what measuring 10 and 100 canaries after every epoch adds to a training
   private      a private training step of ours and of Opacus, against a plain one: time, peak memory (no model either)
+  proof        a GPT-2 of 109 million parameters: a short private training with its proof against one without
   huggingface  a GPT-2 of its own with subwords and a prompt of 60 tokens: scoring, searching, exact exposure
   gpt2         a GPT-2 of 124 million parameters and 50,257 tokens: 5 canaries with and without a precision
 """

@@ -114,7 +114,13 @@ def train(sizes: Gpt, verify: int) -> float:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     clock = _Clock()
     callback = DifferentialPrivacy(
-        noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5, accountant="rdp", verify_steps=verify, verbose=False
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+        delta=1e-5,
+        accountant="rdp",
+        seed=0,
+        verify_steps=verify,
+        verbose=False,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -20,6 +20,7 @@ from tests.callbacks.mixing_models import (
     MIXING,
     Base,
     Data,
+    FixedNoise,
     FreshNoise,
     MeanSubtracted,
     UnseenNoise,
@@ -46,10 +47,14 @@ def test_nothing_was_trained_on_examples_that_mix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 @pytest.mark.parametrize("module", HEALTHY)
-def test_healthy_modules_train_whatever_they_draw_and_remember(module: Any, precision: Any, tmp_path: Path) -> None:
+def test_healthy_modules_train_whatever_they_draw_and_remember(
+    module: Any, precision: Any, tmp_path: Path, capsys: Any
+) -> None:
     callback = privacy(verify_steps=100)
     trainer(tmp_path, callback, max_epochs=5, precision=precision).fit(module(), Data())
     assert callback.steps == 20
+    # All of it was looked at, but for noise that is always the same and other noise in other shapes.
+    assert ("could not be seen" in capsys.readouterr().err) == (module is FixedNoise)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lightning_exposure.privacy.clipping import Clipping
 from lightning_exposure.privacy.proof.coordinates import Coordinates
-from lightning_exposure.privacy.proof.memory import RandomState, unnoticed
+from lightning_exposure.privacy.proof.memory import Memory, RandomState, unnoticed
 
 Step = Callable[[Any], Tensor | None]
 """Runs a training step on a batch, and gives its loss."""
@@ -27,15 +27,13 @@ class Seen:
         norm: The norm of all numbers.
         randomness: How the global generators stood afterwards.
         random: Whether they had moved, or generators of the module's own.
-        state: What the module's state was afterwards.
-        changed: Whether it was another one before.
+        changed: Whether the module's state was another one afterwards.
     """
 
     numbers: Tensor
     norm: float
     randomness: RandomState
     random: bool
-    state: list[bytes]
     changed: bool
 
     def differs_from(self, other: Seen, tolerance: float) -> bool:
@@ -67,6 +65,16 @@ class Examples:
 
     def __init__(self, clipping: Clipping, step: Step, coordinates: Coordinates) -> None:
         self._clipping, self._step, self._coordinates = clipping, step, coordinates
+        self._memory: Memory | None = None
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Several runs in a row, for which everything is remembered once."""
+        with torch.enable_grad(), unnoticed(self._module, self._clipping) as self._memory:
+            try:
+                yield
+            finally:
+                self._memory = None
 
     def inside(self, batch: Any, examples: int, *, after: Any = None) -> Seen:
         """The gradient of the first example in a batch, as clipping sees it.
@@ -82,7 +90,7 @@ class Examples:
             torch.autograd.backward(self._loss(batch))
             return self._clipping.gradient_of(0)
 
-        return self._run(gradient, after)
+        return self._run(gradient, after, watch=True)
 
     def alone(self, batch: Any) -> Seen:
         """The gradient of the only example in a batch, by autograd and nothing else."""
@@ -94,7 +102,7 @@ class Examples:
             for (name, value), part in zip(named, found, strict=True):
                 yield name, torch.zeros_like(value) if part is None else part.detach()
 
-        return self._run(gradient, None)
+        return self._run(gradient)
 
     def clipped(self, batch: Any, *, times: float) -> Seen:
         """What the only example in a batch gives to the clipped sum, if its loss is multiplied with a number."""
@@ -105,7 +113,7 @@ class Examples:
             names = {value: name for name, value in self._module.named_parameters()}
             return ((names[value], part) for value, part in self._clipping.clipped_sum().items())
 
-        return self._run(gradient, None)
+        return self._run(gradient)
 
     @contextlib.contextmanager
     def without_dropout(self) -> Iterator[None]:
@@ -113,9 +121,13 @@ class Examples:
         rates = [(part, name, getattr(part, name)) for part in self._module.modules() for name in _dropouts(part)]
         for part, name, _ in rates:
             setattr(part, name, 0.0)
+        outer = self._memory
         try:
-            yield
+            # Every run puts back what is remembered, and these rates are to stay.
+            with self.session():
+                yield
         finally:
+            self._memory = outer
             for part, name, rate in rates:
                 setattr(part, name, rate)
 
@@ -129,28 +141,36 @@ class Examples:
             raise ValueError("The training step gave no loss.")
         return loss
 
-    def _run(self, gradient: Callable[[], Iterator[tuple[str, Tensor]]], after: Any) -> Seen:
+    def _run(
+        self, gradient: Callable[[], Iterator[tuple[str, Tensor]]], after: Any = None, *, watch: bool = False
+    ) -> Seen:
+        memory, before = self._memory, RandomState()
+        if memory is None:
+            with self.session():
+                return self._run(gradient, after, watch=watch)
         kept = [(value, value.grad) for value in self._module.parameters()]
-        with torch.enable_grad(), unnoticed(self._module, self._clipping) as memory:
-            before, state, own = RandomState(), memory.fingerprint(), memory.randomness()
-            try:
-                if after is not None:
-                    self._clipping.examples = None
-                    self._step(after)
-                    before.restore()
-                parts: dict[str, Tensor] = {}
-                square = 0.0
-                for name, values in gradient():
-                    parts[name] = self._coordinates.of_one(name, values)
-                    square += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
-                randomness, left = RandomState(), memory.fingerprint()
-                moved = randomness != before or memory.randomness() != own
-            finally:
+        state, own = memory.fingerprint() if watch else [], memory.randomness()
+        parts: dict[str, Tensor] = {}
+        square = 0.0
+        try:
+            if after is not None:
                 self._clipping.examples = None
-                self._clipping._forget()
-                for value, grad in kept:
-                    value.grad = grad
-        return Seen(self._coordinates.of_parts(parts), square**0.5, randomness, moved, left, left != state)
+                self._step(after)
+                before.restore()
+            for name, values in gradient():
+                parts[name] = self._coordinates.of_one(name, values)
+                square += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+            randomness = RandomState()
+            moved = randomness != before or memory.randomness() != own
+            changed = watch and memory.fingerprint() != state
+        finally:
+            self._clipping.examples = None
+            self._clipping._forget()
+            for value, grad in kept:
+                value.grad = grad
+            memory.restore()
+            before.restore()
+        return Seen(self._coordinates.of_parts(parts), square**0.5, randomness, moved, changed)
 
 
 def _dropouts(part: nn.Module) -> list[str]:

@@ -128,9 +128,14 @@ def _reached(value: Any, content: Any) -> list[Any]:
     if isinstance(value, types.MethodType):
         return [content]
     if isinstance(content, tuple) and len(content) == 2 and all(isinstance(part, dict) for part in content):
-        # The Trainer and its like are no state of a training step, and data none of anything.
-        return [part for held in content for name, part in held.items() if name not in ("_trainer", "_fabric")]
+        is_module = isinstance(value, nn.Module)
+        return [part for held in content for name, part in held.items() if not (is_module and _is_fixed(name))]
     return []
+
+
+def _is_fixed(name: Any) -> bool:
+    """Whether an attribute of a module is none that a training step changes: weights, the Trainer, who listens."""
+    return name in ("_trainer", "_fabric", "_parameters", "_non_persistent_buffers_set") or "_hooks" in name
 
 
 def _put_back(value: Any, content: Any) -> None:

@@ -19,7 +19,7 @@ from lightning_exposure.privacy.proof.examples import Examples, Seen
 from lightning_exposure.privacy.proof.naming import who_mixes
 from lightning_exposure.privacy.proof.rows import Rows
 
-_MANY = 8
+_MANY = 16
 """From so many examples on, four of them are taken, otherwise two."""
 
 
@@ -84,13 +84,14 @@ class MixingProbe:
                 f"no examples were found in the batch ({type(batch).__name__}), because nothing in it is as long as "
                 f"there are examples ({examples})"
             )
-        try:
-            return self._look(rows, *self._choose(examples))
-        except FitError:
-            raise
-        except Exception as problem:
-            # A step that cannot be run on a part of its batch.
-            return self._look_at_whole_batches(rows, examples, problem)
+        with self._examples.session():
+            try:
+                return self._look(rows, *self._choose(examples))
+            except FitError:
+                raise
+            except Exception as problem:
+                # A step that cannot be run on a part of its batch.
+                return self._look_at_whole_batches(rows, examples, problem)
 
     def _look(self, rows: Rows, chosen: int, others: list[int], instead: list[int]) -> str | None:
         first, second = [chosen, *others], [chosen, *instead]
