@@ -97,6 +97,8 @@ class PretrainedCall:
         config: Any = self._model.config
         self.config: Any = config.get_text_config() if hasattr(config, "get_text_config") else config
         limit = getattr(self.config, "max_position_embeddings", None)
+        if _stretches_positions(self.config):
+            limit = None
         self.positions: int | None = limit if isinstance(limit, int) and limit > 0 else None
         if not adapters:
             _refuse_without_adapters(module)
@@ -160,6 +162,13 @@ class PretrainedCall:
                 f"prompt and secret together have at least {length} tokens, and {self.name} has positions for "
                 f"{self.positions} (max_position_embeddings in its config). Shorten the text before the first blank."
             )
+
+
+def _stretches_positions(config: Any) -> bool:
+    """Whether rotary embeddings adapt to texts of any length, so that what the config calls the end is none."""
+    scaling = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None)
+    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else None
+    return kind == "dynamic"
 
 
 def _refuse_without_adapters(module: nn.Module) -> None:

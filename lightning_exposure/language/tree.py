@@ -231,6 +231,8 @@ class SecretTree:
     @contextmanager
     def reader(self) -> Iterator[PathReader]:
         """What reads given paths and prices nothing else, for as long as the context lasts."""
+        if self._trouble is not None:
+            raise self._trouble
         with evaluating(self.model.module):
             yield PathReader(self.model, self.spelling.root, self._checked)
 

@@ -122,6 +122,7 @@ class _Passes:
             if not only_last:
                 self._future_is_hidden(moved, place)
             seen.append((place, moved))
+        self._rows_may_change_places(base)
         self._own_token_counts(changes, seen, only_last)
 
     def _rows_are_apart(self, moved: Tensor, place: int, only_last: bool) -> None:
@@ -133,6 +134,14 @@ class _Passes:
             elsewhere[place] = 0
         time_first = not only_last and self._texts.shape[1] > 1 and not bool(elsewhere.any())
         self._verdicts.refuse_mixed_rows(time_first=time_first)
+
+    def _rows_may_change_places(self, base: Tensor) -> None:
+        """A row must be read in the same way wherever in the batch it stands."""
+        order = torch.arange(len(self._texts) - 1, -1, -1, device=self._texts.device)
+        again = self._logits(self._texts[order])[order, -base.shape[1] :]
+        close = max(1e-3, 16.0 * self._eps) * spread(base) + 4.0 * self._eps * typical(base)
+        if int((difference(again, base).amax(dim=-1) > close).any(dim=1).sum()) >= _MOST:
+            self._verdicts.refuse_rows_by_place()
 
     def _future_is_hidden(self, moved: Tensor, place: int) -> None:
         if int(moved[_ALTERED, :place].any(dim=1).sum()) >= _MOST:

@@ -42,13 +42,22 @@ class Verdicts:
         )
 
     def not_probabilities(self, logits: Tensor) -> None:
-        """Refuse numbers that are probabilities already: a softmax over them would make all strings nearly alike."""
+        """Refuse numbers that are probabilities already: a softmax over them would make all strings nearly alike.
+
+        So are percentages, and negative log-probabilities, whose order is reversed.
+        """
         slack = max(1e-3, 4.0 * self._eps)
+        if logits.shape[-1] < 2 or not bool((logits >= 0).all()):
+            return
+        remedy = "Return logits, the numbers before the softmax, or their log_softmax, which are normalised logits."
         sums = logits.sum(dim=-1)
-        if logits.shape[-1] > 1 and bool((logits >= 0).all()) and bool(((sums - 1.0).abs() <= slack).all()):
+        for total in (1, 100):
+            if bool(((sums / total - 1.0).abs() <= slack).all()):
+                self._refuse(f"returns probabilities: in every row they are not negative and sum to {total}. {remedy}")
+        if bool((((-logits).exp().sum(dim=-1) - 1.0).abs() <= slack).all()):
             self._refuse(
-                "returns probabilities: in every row they are not negative and sum to 1. Return logits, the numbers "
-                "before the softmax, or their log_softmax, which are normalised logits."
+                "returns negative log-probabilities: none is below 0, and exp(-x) sums to 1 in every row. Return their "
+                "negative, which are normalised logits."
             )
 
     def refuse_mixed_rows(self, *, time_first: bool) -> NoReturn:
@@ -64,6 +73,14 @@ class Verdicts:
             "gives other logits for a row of a batch when other rows are changed. Does it mix the rows (normalization "
             "over the batch, token ids taken as (time, batch), states in another order)? Every row must be read as if "
             "it were alone: look at the order of dimensions, and at layers that look at the whole batch."
+        )
+
+    def refuse_rows_by_place(self) -> NoReturn:
+        """What a row gives depends on where in the batch it stands."""
+        self._refuse(
+            "gives other logits for a row when it stands at another place of the batch. Does it take the dimension of "
+            "the batch for that of time, as an encoding of positions made for (time, batch) does? Every row must be "
+            "read as if it were alone: look at the order of dimensions."
         )
 
     def refuse_seeing_the_future(self) -> NoReturn:

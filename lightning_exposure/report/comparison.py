@@ -25,6 +25,7 @@ from lightning_exposure.report.verdicts import (
     Verdict,
     found_in_words,
     joint_mood,
+    joint_shade,
     ruled_out_in_words,
     verdict_of_first_candidate,
 )
@@ -154,6 +155,11 @@ class Comparison:
     def mood(self) -> str:
         """Of the trainings with differential privacy: one "leaks", all are proven to "hold", or that is "unknown"."""
         return joint_mood(outcome.verdict for outcome in self.outcomes if outcome.noise)
+
+    @property
+    def shade(self) -> str:
+        """The same as a page may colour it: green ("holds") is for what was proven."""
+        return joint_shade(outcome.verdict for outcome in self.outcomes if outcome.noise)
 
     def rows(self) -> list[list[str]]:
         """The outcomes as text, in the order of `COLUMNS`."""

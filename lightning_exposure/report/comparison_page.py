@@ -58,7 +58,7 @@ def render(comparison: Comparison) -> str:
         # The colour is that of the trainings with privacy, and so is what stands first.
         verdict=comparison.with_privacy,
         remarks=f"{comparison.without_privacy}.",
-        mood=comparison.mood,
+        shade=comparison.shade,
         meaning=[
             "The same model was trained on the same text with the same secret in it, once for each row below. What "
             "differs is how much of a single example may show in the weights."

@@ -19,7 +19,7 @@ from lightning_exposure.report.verdicts import (
     UNKNOWN,
     Verdict,
     is_certain,
-    joint_mood,
+    joint_shade,
     rank_ends,
     rounded,
     ruled_out_in_words,
@@ -188,9 +188,9 @@ def duration(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
-def mood(record: RunRecord) -> str:
-    """Of the verdict on the inserted secrets: "leaks", "holds" or "unknown"."""
-    return joint_mood(verdict for canary, verdict in _judged(record) if canary.copies)
+def shade(record: RunRecord) -> str:
+    """The colour of the verdict on the inserted secrets: "leaks", "holds", "likely" or "unknown"."""
+    return joint_shade(verdict for canary, verdict in _judged(record) if canary.copies)
 
 
 def meaning(record: RunRecord) -> list[str]:

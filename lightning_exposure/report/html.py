@@ -46,7 +46,7 @@ def render(record: RunRecord) -> str:
         "run.html",
         verdict=headline,
         remarks=remarks[:1].upper() + remarks[1:],
-        mood=contents.mood(record),
+        shade=contents.shade(record),
         meaning=contents.meaning(record),
         facts=contents.facts(record),
         pictures=pictures(record),

@@ -26,6 +26,8 @@ _ROUNDING = 1e-9
 """Ranks come back from logarithms: how much they may have lost on the way, relatively."""
 
 LEAKS, HOLDS, UNKNOWN = "leaks", "holds", "unknown"
+LIKELY = "likely"
+"""The colour of what holds with some confidence, and was not proven."""
 
 NO_EVIDENCE = "neither measured nor attacked"
 
@@ -111,6 +113,16 @@ class Verdict:
         if self.size < 2:
             return UNKNOWN  # there is nothing to guess
         return {True: LEAKS, False: HOLDS, None: UNKNOWN}[self.within(self.levels[-1]).found]
+
+    @property
+    def shade(self) -> str:
+        """Its mood as a page may colour it: green ("holds") is for what was proven.
+
+        >>> Verdict(10**9, Ranks(10**7, 10**7)).shade, Verdict(10**9, Ranks(1, 10**9), Ranks(10**7, 10**8), 0.95).shade
+        ('holds', 'likely')
+        """
+        likely = self.mood == HOLDS and self.within(self.levels[-1]).confidence < 1.0
+        return LIKELY if likely else self.mood
 
     @property
     def short(self) -> str:
@@ -309,6 +321,14 @@ def joint_mood(verdicts: Iterable[Verdict]) -> str:
     """Of a page about these secrets: it "leaks" if one does, and "holds" only if all of them do."""
     moods = {verdict.mood for verdict in verdicts}
     return LEAKS if LEAKS in moods else HOLDS if moods == {HOLDS} else UNKNOWN
+
+
+def joint_shade(verdicts: Iterable[Verdict]) -> str:
+    """The colour of a page about these secrets: green ("holds") only if that was proven of all of them."""
+    shades = {verdict.shade for verdict in verdicts}
+    if LEAKS in shades or UNKNOWN in shades or not shades:
+        return LEAKS if LEAKS in shades else UNKNOWN
+    return LIKELY if LIKELY in shades else HOLDS
 
 
 def found_in_words(verdicts: Iterable[Verdict]) -> str:

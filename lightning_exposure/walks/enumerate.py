@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lightning_exposure.errors import ArgumentError, BudgetError, TokenizerError
 from lightning_exposure.language.paths import PathFinder
 from lightning_exposure.language.tree import Children, SecretTree
-from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
+from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
 from lightning_exposure.walks.rounding import Rounding
 
 Progress = Callable[[int], None]
@@ -50,7 +50,7 @@ def enumerate_leaves(
 
     Args:
         tree: What to walk.
-        bound: The largest cost, in bits; what is impossible is never walked to.
+        bound: The largest cost, in bits; what is impossible is never among them.
         budget: The largest number of expansions; None: as many as it takes.
         memory: The limit for model states, in bytes.
         progress: Called after each batch with the number of expansions so far.
@@ -64,9 +64,8 @@ def enumerate_leaves(
     """
     if budget is not None and budget < 1:
         raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion, or None for no limit.")
-    # A tree that could not be counted beforehand is counted now, if all of it is asked for: what is impossible, too.
-    counts = bound == math.inf and bool(tree.rests_on)
-    bound = bound if counts else min(bound, POSSIBLE)
+    # If all of the tree is asked for it is counted, what is impossible included, though it is not handed on.
+    counts = bound == math.inf
     rows = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
     stack: list[tuple[Children, NDArray[np.intp]]] = []
     expansions, reached = 1, 0

@@ -29,6 +29,9 @@ _SECRETS = 8
 _ROWS = 24
 """The size of the largest batch: more rows are rarely computed in yet another way."""
 
+_TOKENS = 2**14
+"""How many tokens a model that reads all of a text again at every step is given at once at most."""
+
 _LIKELY = 64.0
 """Tokens beyond so many bits are left out of the comparison: nothing rests on their last digits."""
 
@@ -89,9 +92,12 @@ def measure_rounding(tree: SecretTree, paths: NDArray[np.int32], *, memory: int 
         paths: Secrets that are to be measured, one row each; others of the format are added to them.
         memory: The limit for model states, in bytes.
     """
-    rows = _some_paths(tree, paths)
+    largest = min(_ROWS, rows_within(tree, memory, blocks=3))
+    if getattr(tree.model, "rereads", False) is True:  # every row is a pass over the whole text
+        largest = min(largest, max(2, _TOKENS // (len(tree.spelling.root) + tree.automaton.depth)))
+    rows = _some_paths(tree, paths)[: max(1, largest // 2)]
     together = _read(tree, rows)
-    copies = min(_ROWS, rows_within(tree, memory, blocks=3)) // len(rows)
+    copies = largest // len(rows)
     shapes = [_read(tree, rows[:1]), _read(tree, np.tile(rows, (max(2, copies), 1)))]
     of_cost = max(_largest(shape.costs, together.costs) for shape in shapes)
     of_token = max(_largest(*level) for shape in shapes for level in zip(shape.tokens, together.tokens, strict=True))

@@ -139,6 +139,27 @@ class StateButBothWays(nn.Module):
         return self.out(torch.cat([there, back], -1)), hidden
 
 
+class ByPlace(Network):
+    """Encodes positions as if the first dimension were time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(4096, 1, 12))
+
+    def forward(self, tokens: Tensor) -> Any:
+        return self.out(self.cell(self.embed(tokens) + self.places[: len(tokens)])[0])
+
+
+class Percent(Network):
+    def forward(self, tokens: Tensor) -> Any:
+        return super().forward(tokens).softmax(-1) * 100
+
+
+class NegativeLogProbabilities(Network):
+    def forward(self, tokens: Tensor) -> Any:
+        return -super().forward(tokens).log_softmax(-1)
+
+
 LIARS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "time first": (lambda: Network(batch_first=False), r"reads token ids as \(time, batch\).*time_first=True"),
     "bidirectional": (lambda: Network(bidirectional=True), r"is not causal.*cell is bidirectional"),
@@ -152,7 +173,10 @@ LIARS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "keeps its state": (KeepsItsState, "different logits.*begin every text anew"),
     "probabilities": (Probabilities, "returns probabilities.*Return logits"),
     "last probabilities": (LastProbabilities, "returns probabilities"),
+    "percent": (Percent, "returns probabilities.*sum to 1.*Return logits"),
+    "negative log-probabilities": (NegativeLogProbabilities, "negative log-probabilities.*Return their negative"),
     "over the batch": (OverTheBatch, "other rows are changed"),
+    "by place": (ByPlace, "at another place of the batch"),
 }
 
 

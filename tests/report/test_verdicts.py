@@ -20,6 +20,7 @@ from lightning_exposure.report.verdicts import (
     Verdict,
     found_in_words,
     joint_mood,
+    joint_shade,
     rank_ends,
     ruled_out_in_words,
     verdict_of,
@@ -270,6 +271,10 @@ PIN = Verdict(10_000, Ranks(5000, 5000))
 
 def test_a_page_is_green_only_if_all_of_it_was_proven() -> None:
     assert joint_mood([SAFE, LIKELY_SAFE]) == "holds"
+    assert joint_shade([SAFE, SAFE]) == "holds"
+    assert joint_shade([SAFE, LIKELY_SAFE]) == "likely"  # green is for what was proven
+    assert joint_shade([LIKELY_SAFE, OPEN]) == joint_shade([]) == "unknown"
+    assert joint_shade([SAFE, LIKELY_SAFE, FAR]) == "leaks"
     assert joint_mood([SAFE, OPEN]) == "unknown"
     assert joint_mood([]) == "unknown"
     assert joint_mood([SAFE, OPEN, FAR]) == "leaks"
