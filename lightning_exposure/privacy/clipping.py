@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 import torch
@@ -64,6 +64,7 @@ class Clipping:
         self.max_grad_norm = max_grad_norm
         self.loss_reduction = loss_reduction
         self.norms = torch.zeros(0)
+        self.on_gradients: Callable[[Mapping[nn.Parameter, Sequence[Gradient]], int], None] | None = None
         self._listeners: list[Listener] = []
         self._guards: list[torch.utils.hooks.RemovableHandle] = []
         self.examples: int | None = None
@@ -145,6 +146,8 @@ class Clipping:
         with full_precision(next(self.module.parameters()).device):
             gradients = self._gradients()
             self._forget()
+            if self.on_gradients is not None:
+                self.on_gradients(gradients, examples)
             found = self._clipped(gradients, examples)
         return {
             parameter: found[parameter] if parameter in found else _zeros(parameter)

@@ -162,6 +162,26 @@ def norms(change: Callable[[Tensor], Tensor], *, of: slice = slice(None)) -> Pat
     return apply
 
 
+def batch_clipped(patch: pytest.MonkeyPatch) -> None:
+    """The raw sum of a batch is clipped to what clipped examples could add up to, and no example is."""
+    original = Clipping.clipped_sum
+
+    def changed(self: Any) -> Any:
+        norm, examples, self.max_grad_norm = self.max_grad_norm, self.examples, 1e9
+        try:
+            found = original(self)
+        finally:
+            self.max_grad_norm = norm
+        length = float(torch.stack([part.norm() for part in found.values()]).norm())
+        return {key: part * min(1.0, norm * examples / (length + 1e-9)) for key, part in found.items()}
+
+    patch.setattr(Clipping, "clipped_sum", changed)
+
+
+def fifth(found: Tensor, factor: float) -> Tensor:
+    return torch.where(torch.arange(len(found)) == 5, found * factor, found)
+
+
 def drawn(change: Callable[[list[int], int, int], list[int]]) -> Patch:
     """The records of a batch: what `change` makes of them, of how many there are, and of the number of the batch."""
 
@@ -274,6 +294,11 @@ MUTATIONS = [
     Mutation("clipped sums x1.5", sums(lambda part: 1.5 * part), "17"),
     Mutation("norms halved", norms(lambda found: found / 2), "layers"),
     Mutation("a layer left out of the norm", norms(lambda found: found, of=slice(1, None)), "layers"),
+    Mutation("the batch clipped as a whole", batch_clipped, "layers"),
+    Mutation("clipped by the mean norm", norms(lambda found: found.mean().expand_as(found)), "layers"),
+    Mutation("clipped by the largest norm", norms(lambda found: found.max().expand_as(found)), "layers"),
+    Mutation("example 5 clipped to 5 times the norm", norms(lambda found: fifth(found, 0.2)), "layers"),
+    Mutation("clipping x3 of more than 4", norms(lambda found: found / 3 if len(found) > 4 else found), "layers"),
     # ---- batches
     Mutation("batches of fixed size", drawn(fixed(BATCH))),
     Mutation("batches always the same", drawn(lambda batch, records, step: list(range(BATCH))), "17"),
