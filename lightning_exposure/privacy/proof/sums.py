@@ -148,7 +148,7 @@ def _along(part: Gradient, left: Tensor, right: Tensor) -> Tensor:
         pairs = zip(_chunks(part.left), _chunks(part.right, like=part.left), strict=True)
         found = [((one @ left.to(one)) * (other @ right.to(other))).sum(1) for one, other in pairs]
     elif isinstance(part, Rows):
-        chosen = zip(_chunks(part.values), part.indices.split(_step(part.values)), strict=True)
+        chosen = zip(_chunks(part.values), _split(part.indices, _step(part.values)), strict=True)
         found = [
             ((values @ right.to(values)) * left.to(values)[indices.to(values.device)]).sum(1)
             for values, indices in chosen
@@ -164,4 +164,8 @@ def _step(values: Tensor) -> int:
 
 def _chunks(values: Tensor, like: Tensor | None = None) -> Iterator[Tensor]:
     """A few examples at a time, in double precision."""
-    return (wide(few) for few in values.split(_step(values if like is None else like)))
+    return (wide(few) for few in _split(values, _step(values if like is None else like)))
+
+
+def _split(values: Tensor, step: int) -> list[Tensor]:
+    return [values[begin : begin + step] for begin in range(0, len(values), step)]
