@@ -23,6 +23,8 @@ from lightning_exposure.privacy.training import PrivateSteps
 
 _ROUNDING = {True: 0.05, False: 1e-3}
 """By which part of its norm a gradient may be off, in half precision and otherwise."""
+_PRECISION = {True: 2.0**-7, False: 2.0**-20}
+"""By which part numbers may be off in a forward pass: some of their last digits."""
 _RECORDS = 7
 _SILENT = ("log", "log_dict", "print")
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -47,13 +49,14 @@ class Replays:
     ) -> None:
         self._trainer, self._module, self._loader = trainer, module, loader
         self._batch_idx = self._examples = 0
-        proof = steps.proof
+        proof, is_half = steps.proof, "16" in str(trainer.precision)
         probe = MixingProbe(
             Examples(steps.clipping, self._run, proof.coordinates),
             module,
             loss_reduction=steps.clipping.loss_reduction,
             max_grad_norm=proof.promise.max_grad_norm,
-            tolerance=_ROUNDING["16" in str(trainer.precision)],
+            tolerance=_ROUNDING[is_half],
+            precision=_PRECISION[is_half],
             luck=proof.luck,
         )
         self._probes = Probes(probe, proof.luck, verify=verify, say=lambda text: say(trainer, text))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ArgumentError, ModelError
-from lightning_exposure.privacy.gradients import Gradient, merged, weighted_sum
+from lightning_exposure.privacy.gradients import Gradient, merged, only, weighted_sum
 from lightning_exposure.privacy.listening import LayerListener, Listener, RecurrentListener, is_listened_to
 from lightning_exposure.privacy.measuring import measure
 from lightning_exposure.privacy.rounding import full_precision
@@ -64,6 +64,7 @@ class Clipping:
         self.max_grad_norm = max_grad_norm
         self.loss_reduction = loss_reduction
         self.norms = torch.zeros(0)
+        self.on_gradients: Callable[[Mapping[nn.Parameter, Sequence[Gradient]], int], None] | None = None
         self._listeners: list[Listener] = []
         self._guards: list[torch.utils.hooks.RemovableHandle] = []
         self.examples: int | None = None
@@ -145,6 +146,8 @@ class Clipping:
         with full_precision(next(self.module.parameters()).device):
             gradients = self._gradients()
             self._forget()
+            if self.on_gradients is not None:
+                self.on_gradients(gradients, examples)
             found = self._clipped(gradients, examples)
         return {
             parameter: found[parameter] if parameter in found else _zeros(parameter)
@@ -152,28 +155,28 @@ class Clipping:
         }
 
     @torch.no_grad()
-    def gradient_of(self, example: int) -> Iterator[tuple[str, Tensor]]:
-        """The gradient of one example, as it is before clipping, after the backward pass; ends the batch.
+    def gradients_of(self, places: Sequence[int]) -> Iterator[tuple[str, list[Tensor]]]:
+        """The gradients of some examples, as they are before clipping, after the backward pass; ends the batch.
 
         Args:
-            example: Its place in the batch.
+            places: Where in the batch they are.
 
         Returns:
-            Name and gradient of every trainable parameter, one after the other.
+            Name and gradients of every trainable parameter, one after the other.
         """
         if self.examples is None:
-            raise ArgumentError("gradient_of: no batch was announced; call begin before the forward pass.")
-        examples, self.examples = self.examples, None
+            raise ArgumentError("gradients_of: no batch was announced; call begin before the forward pass.")
+        scale, self.examples = self.examples if self.loss_reduction == "mean" else 1, None
         self._refuse_gradients_outside()
         gradients = self._gradients()
         self._forget()
         for name, parameter in self._trainable():
-            total = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+            totals = [_zeros(parameter) for _ in places]
             for part in gradients.get(parameter, []):
-                weights = torch.zeros(examples, device=total.device)
-                weights[example] = examples if self.loss_reduction == "mean" else 1
-                total += part.weighted_sum(weights.to(total.dtype)).view_as(parameter)
-            yield name, total
+                for total, place in zip(totals, places, strict=True):
+                    one = only(part, place)
+                    total += one.weighted_sum(torch.full((1,), float(scale), device=total.device)).view_as(parameter)
+            yield name, totals
 
     def __enter__(self) -> Clipping:
         self.attach()

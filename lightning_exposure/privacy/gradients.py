@@ -10,7 +10,8 @@ Every gradient here has the examples in the first dimension of its tensors.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -139,6 +140,14 @@ class Whole:
 
 
 Gradient = Products | Rows | Whole
+
+
+def only(gradient: Gradient, place: int) -> Gradient:
+    """The gradient of one example, in a batch of its own."""
+    held: dict[str, Any] = {
+        name: value[place : place + 1] for name, value in vars(gradient).items() if isinstance(value, Tensor)
+    }
+    return replace(gradient, **held)
 
 
 def merged(gradients: Sequence[Gradient], shape: torch.Size) -> list[Gradient]:

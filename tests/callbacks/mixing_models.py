@@ -218,6 +218,48 @@ class RunningQueue(Base):
         return loss
 
 
+class MixesManyOnly(Base):
+    """Nothing is seen of it in a few examples of a batch."""
+
+    def loss(self, batch: Any) -> Tensor:
+        x = batch["x"]
+        x = x - x.mean(0) if len(x) > 6 else x
+        return functional.cross_entropy(self.head(self.hidden(x)), batch["y"])
+
+
+class FarNeighbours(Base):
+    """An example is kept away from the fifth of its neighbours and those after it, if there are as many."""
+
+    def loss(self, batch: Any) -> Tensor:
+        hidden = self.hidden(batch["x"])
+        apart = (hidden[:, None] - hidden[None]).square().sum(2)
+        far = apart.sort(1).values[:, 5:8]
+        return functional.cross_entropy(self.head(hidden), batch["y"]) + far.sum() / len(hidden)
+
+
+class HardExamples(Base):
+    """Those with the largest losses count, the others do not: each that counts has the gradient it has alone."""
+
+    def loss(self, batch: Any) -> Tensor:
+        losses = functional.cross_entropy(self.head(self.hidden(batch["x"])), batch["y"], reduction="none")
+        if len(losses) >= 5:
+            losses = losses * (losses >= losses.topk(len(losses) // 4 + 1).values[-1])
+        return losses.mean()
+
+
+class SlowMean(Base):
+    """A running mean that a batch moves by very little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH), persistent=False)
+
+    def hidden(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.mean.lerp_(x.mean(0), 1e-3)
+        return super().hidden(x - self.mean)
+
+
 MIXING = {
     TokenMean: r"weighs each example .* lightning_exposure\.privacy\.per_example_loss\(logits, labels\)",
     MeanSubtracted: r"mixed by the training step, before 'head' is called",
@@ -233,6 +275,10 @@ MIXING = {
     Attends: r"mixed by the training step, before 'head' is called",
     NoisyAndMixing: r"mixed by the training step, before 'head' is called",
     RunningQueue: r"carries a state over from one batch to the next",
+    MixesManyOnly: r"mixed by the training step, before 'body' is called",
+    FarNeighbours: r"mixed by the loss, which compares examples with each other",
+    HardExamples: r"depends on the other examples of its batch",
+    SlowMean: r"carries a state over from one batch to the next",
 }
 
 

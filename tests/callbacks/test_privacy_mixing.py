@@ -77,6 +77,39 @@ def test_a_sum_is_fine_if_it_was_said_to_be_one(tmp_path: Path) -> None:
         trainer(tmp_path, privacy(loss_reduction="sum")).fit(Base(), Data())
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_gradients_that_are_made_of_rounding_are_no_alarm(
+    layers: int, precision: Any, tmp_path: Path, capsys: Any
+) -> None:
+    """The labels are what the model says already: what is left of the loss is another one in every shape."""
+
+    class Fitted(Base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(128, 32), nn.Linear(32 if layers == 2 else 128, 1)
+            self.body.requires_grad_(layers == 2)
+
+        def output(self, x: Tensor) -> Tensor:
+            return self.head(self.body(x).tanh() if layers == 2 else x)
+
+        def loss(self, batch: Any) -> Tensor:
+            return (self.output(batch[0]) - batch[1]).square().mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=1e-12)
+
+    module = Fitted()
+    x = 10 * torch.randn(128, 128, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision != "32-true"):
+        y = module.output(x).float()
+    data = Data(torch.utils.data.TensorDataset(x, y))
+    callback = privacy(verify_steps=100, max_grad_norm=1.0)
+    trainer(tmp_path, callback, max_epochs=5, precision=precision).fit(module, data)
+    assert callback.steps == 40
+    assert "could not be seen" not in capsys.readouterr().err
+
+
 # ---- batches of all kinds ---------------------------------------------------------------------------------------
 
 

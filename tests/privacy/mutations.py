@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_exposure import DifferentialPrivacy
-from lightning_exposure.callbacks import privacy as callback_module
+from lightning_exposure.callbacks.account import Account
 from lightning_exposure.privacy import clipping as clipping_module
 from lightning_exposure.privacy import sampling as sampling_module
 from lightning_exposure.privacy.clipping import Clipping
@@ -147,19 +147,39 @@ def clipped_to(factor: float) -> Patch:
     return apply
 
 
-def norms(change: Callable[[Tensor, int], Tensor]) -> Patch:
-    """The squared norms of the gradients of a parameter: what `change` makes of them and of their place."""
+def norms(change: Callable[[Tensor], Tensor], *, of: slice = slice(None)) -> Patch:
+    """The norms that examples are clipped by: what `change` makes of those over some of the parameters."""
 
     def apply(patch: pytest.MonkeyPatch) -> None:
-        original, place = clipping_module.squared_norms, [0]
+        original = clipping_module.measure
 
-        def changed(*args: Any, **options: Any) -> Tensor:
-            place[0] += 1
-            return change(original(*args, **options), place[0] - 1)
+        def changed(gradients: Any, limit: float) -> Any:
+            measured = original(gradients, limit)
+            return measured._replace(norms=change(original(gradients[of], limit).norms))
 
-        patch.setattr(clipping_module, "squared_norms", changed)
+        patch.setattr(clipping_module, "measure", changed)
 
     return apply
+
+
+def batch_clipped(patch: pytest.MonkeyPatch) -> None:
+    """The raw sum of a batch is clipped to what clipped examples could add up to, and no example is."""
+    original = Clipping.clipped_sum
+
+    def changed(self: Any) -> Any:
+        norm, examples, self.max_grad_norm = self.max_grad_norm, self.examples, 1e9
+        try:
+            found = original(self)
+        finally:
+            self.max_grad_norm = norm
+        length = float(torch.stack([part.norm() for part in found.values()]).norm())
+        return {key: part * min(1.0, norm * examples / (length + 1e-9)) for key, part in found.items()}
+
+    patch.setattr(Clipping, "clipped_sum", changed)
+
+
+def fifth(found: Tensor, factor: float) -> Tensor:
+    return torch.where(torch.arange(len(found)) == 5, found * factor, found)
 
 
 def drawn(change: Callable[[list[int], int, int], list[int]]) -> Patch:
@@ -184,10 +204,21 @@ def rate(factor: float) -> Patch:
     )
 
 
-def counted(change: Callable[..., Any]) -> Patch:
-    """The history with one step more: what `change` makes of how it is made, and of its arguments."""
-    original = callback_module.with_steps
-    return lambda patch: patch.setattr(callback_module, "with_steps", lambda *told: change(original, *told))
+def counted(change: Callable[[float, float, int], tuple[float, float] | None]) -> Patch:
+    """What is counted as a step: what `change` makes of noise, rate and the number of the step; None: nothing."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        original, step = Account.step, [-1]
+
+        def changed(self: Account, module: Any, noise_multiplier: float, sample_rate: float) -> None:
+            step[0] += 1
+            told = change(noise_multiplier, sample_rate, step[0])
+            if told is not None:
+                original(self, module, *told)
+
+        patch.setattr(Account, "step", changed)
+
+    return apply
 
 
 def after_step(change: Callable[[Any, nn.Parameter, Tensor], None]) -> Patch:
@@ -261,8 +292,13 @@ MUTATIONS = [
     Mutation("clipping x5", clipped_to(5), "17"),
     Mutation("clipping off", clipped_to(1e9), "layers"),
     Mutation("clipped sums x1.5", sums(lambda part: 1.5 * part), "17"),
-    Mutation("norms halved", norms(lambda squares, place: squares / 4), "layers"),
-    Mutation("a layer left out of the norm", norms(lambda squares, place: squares * (place % 4 != 0)), "layers"),
+    Mutation("norms halved", norms(lambda found: found / 2), "layers"),
+    Mutation("a layer left out of the norm", norms(lambda found: found, of=slice(1, None)), "layers"),
+    Mutation("the batch clipped as a whole", batch_clipped, "layers"),
+    Mutation("clipped by the mean norm", norms(lambda found: found.mean().expand_as(found)), "layers"),
+    Mutation("clipped by the largest norm", norms(lambda found: found.max().expand_as(found)), "layers"),
+    Mutation("example 5 clipped to 5 times the norm", norms(lambda found: fifth(found, 0.2)), "layers"),
+    Mutation("clipping x3 of more than 4", norms(lambda found: found / 3 if len(found) > 4 else found), "layers"),
     # ---- batches
     Mutation("batches of fixed size", drawn(fixed(BATCH))),
     Mutation("batches always the same", drawn(lambda batch, records, step: list(range(BATCH))), "17"),
@@ -271,9 +307,9 @@ MUTATIONS = [
     Mutation("rate x1.2", rate(1.2), "17"),
     Mutation("rate x2", rate(2), "17"),
     # ---- accountant
-    Mutation("the accountant forgets every second step", counted(lambda f, h, *t: f(h, *t) if len(h) == 0 else h)),
-    Mutation("the accountant is told half the rate", counted(lambda f, h, noise, rate: f(h, noise, rate / 2)), "17"),
-    Mutation("the accountant is told twice the noise", counted(lambda f, h, noise, rate: f(h, 2 * noise, rate)), "17"),
+    Mutation("the accountant forgets every second step", counted(lambda z, q, step: None if step % 2 else (z, q))),
+    Mutation("the accountant is told half the rate", counted(lambda z, q, step: (z, q / 2)), "17"),
+    Mutation("the accountant is told twice the noise", counted(lambda z, q, step: (2 * z, q)), "17"),
     # ---- weights
     Mutation("a leak of 1e-3 of the step", after_step(lambda o, p, old: p.add_(1e-3 * (p - old).abs().max())), "17"),
     Mutation(

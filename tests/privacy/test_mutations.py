@@ -28,6 +28,7 @@ def quiet(caplog: Any) -> Iterator[None]:
 def test_a_training_that_is_not_private_is_refused(
     mutation: Mutation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Every one is: those of the first outside attack, 38 of which 10 were seen then, and those that came later."""
     mutation.apply(monkeypatch)
     with pytest.raises(FitError, match=STOPPED):
         train(tmp_path, mutation.model, seed=1)

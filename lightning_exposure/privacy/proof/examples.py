@@ -16,6 +16,8 @@ from lightning_exposure.privacy.proof.memory import Memory, RandomState, unnotic
 
 Step = Callable[[Any], Tensor | None]
 """Runs a training step on a batch, and gives its loss."""
+Gradients = Iterator[tuple[str, list[Tensor]]]
+"""For each parameter its gradients, one for each example that is looked at."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +38,22 @@ class Seen:
     random: bool
     changed: bool
 
-    def differs_from(self, other: Seen, tolerance: float) -> bool:
-        """Whether the gradient is another one, by more than a part of its length."""
+    def differs_from(self, other: Seen, tolerance: float, floor: float = 0.0) -> bool:
+        """Whether the gradient is another one, by more than a part of its length and by more than a floor."""
         largest = max(self.norm, other.norm)
         if not largest:
             return False
         sketch = max(float(self.numbers.norm()), float(other.numbers.norm()))
-        apart = float((self.numbers - other.numbers).norm())
+        longer, apart = self._distances(other)
         # Also where numbers are none: those of a healthy model are compared to nothing else.
-        return not (abs(self.norm - other.norm) <= tolerance * largest and apart <= tolerance * sketch)
+        return not (longer <= max(tolerance * largest, floor) and apart <= max(tolerance * sketch, floor))
+
+    def distance(self, other: Seen) -> float:
+        """How far the gradient is from another one, at least."""
+        return max(self._distances(other))
+
+    def _distances(self, other: Seen) -> tuple[float, float]:
+        return abs(self.norm - other.norm), float((self.numbers - other.numbers).norm())
 
     def is_parallel_to(self, other: Seen, tolerance: float) -> bool:
         """Whether the gradient is the same but for its length."""
@@ -76,44 +85,45 @@ class Examples:
             finally:
                 self._memory = None
 
-    def inside(self, batch: Any, examples: int, *, after: Any = None) -> Seen:
-        """The gradient of the first example in a batch, as clipping sees it.
+    def inside(self, batch: Any, examples: int, *, look: int = 1, after: Any = None) -> list[Seen]:
+        """The gradients of the first examples in a batch, as clipping sees them.
 
         Args:
             batch: What the module is shown.
             examples: How many examples it has.
+            look: How many of them are looked at.
             after: What it is shown before, if anything.
         """
 
-        def gradient() -> Iterator[tuple[str, Tensor]]:
+        def gradients() -> Gradients:
             self._clipping.begin(examples)
             torch.autograd.backward(self._loss(batch))
-            return self._clipping.gradient_of(0)
+            return self._clipping.gradients_of(range(look))
 
-        return self._run(gradient, after, watch=True)
+        return self._run(gradients, after, watch=True)
 
     def alone(self, batch: Any) -> Seen:
         """The gradient of the only example in a batch, by autograd and nothing else."""
 
-        def gradient() -> Iterator[tuple[str, Tensor]]:
+        def gradients() -> Gradients:
             self._clipping.examples = None  # nobody listens
             named = [(name, value) for name, value in self._module.named_parameters() if value.requires_grad]
             found = torch.autograd.grad(self._loss(batch), [value for _, value in named], allow_unused=True)
             for (name, value), part in zip(named, found, strict=True):
-                yield name, torch.zeros_like(value) if part is None else part.detach()
+                yield name, [torch.zeros_like(value) if part is None else part.detach()]
 
-        return self._run(gradient)
+        return self._run(gradients)[0]
 
     def clipped(self, batch: Any, *, times: float) -> Seen:
         """What the only example in a batch gives to the clipped sum, if its loss is multiplied with a number."""
 
-        def gradient() -> Iterator[tuple[str, Tensor]]:
+        def gradients() -> Gradients:
             self._clipping.begin(1)
             torch.autograd.backward(self._loss(batch) * times)
             names = {value: name for name, value in self._module.named_parameters()}
-            return ((names[value], part) for value, part in self._clipping.clipped_sum().items())
+            return ((names[value], [part]) for value, part in self._clipping.clipped_sum().items())
 
-        return self._run(gradient)
+        return self._run(gradients)[0]
 
     @contextlib.contextmanager
     def without_dropout(self) -> Iterator[None]:
@@ -131,6 +141,20 @@ class Examples:
             for part, name, rate in rates:
                 setattr(part, name, rate)
 
+    @contextlib.contextmanager
+    def nudged(self, part: float, seed: int) -> Iterator[None]:
+        """Meanwhile every weight is another one by a small part of it: as rounding would have it."""
+        kept = [(value, value.detach().clone()) for value in self._module.parameters()]
+        generator = torch.Generator().manual_seed(seed)
+        try:
+            for value, before in kept:
+                signs = torch.randint(2, before.shape, generator=generator, dtype=torch.int8).to(before.device) * 2 - 1
+                value.data.copy_(before * (1 + part * signs.to(before.dtype)))
+            yield
+        finally:
+            for value, before in kept:
+                value.data.copy_(before)
+
     @property
     def _module(self) -> nn.Module:
         return self._clipping.module
@@ -141,25 +165,25 @@ class Examples:
             raise ValueError("The training step gave no loss.")
         return loss
 
-    def _run(
-        self, gradient: Callable[[], Iterator[tuple[str, Tensor]]], after: Any = None, *, watch: bool = False
-    ) -> Seen:
+    def _run(self, gradients: Callable[[], Gradients], after: Any = None, *, watch: bool = False) -> list[Seen]:
         memory, before = self._memory, RandomState()
         if memory is None:
             with self.session():
-                return self._run(gradient, after, watch=watch)
+                return self._run(gradients, after, watch=watch)
         kept = [(value, value.grad) for value in self._module.parameters()]
         state, own = memory.fingerprint() if watch else [], memory.randomness()
-        parts: dict[str, Tensor] = {}
-        square = 0.0
+        parts: list[dict[str, Tensor]] = []
+        squares: list[float] = []
         try:
             if after is not None:
                 self._clipping.examples = None
                 self._step(after)
                 before.restore()
-            for name, values in gradient():
-                parts[name] = self._coordinates.of_one(name, values)
-                square += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+            for name, found in gradients():
+                parts, squares = parts or [{} for _ in found], squares or [0.0] * len(found)
+                for place, values in enumerate(found):
+                    parts[place][name] = self._coordinates.of_one(name, values)
+                    squares[place] += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
             randomness = RandomState()
             moved = randomness != before or memory.randomness() != own
             changed = watch and memory.fingerprint() != state
@@ -170,7 +194,10 @@ class Examples:
                 value.grad = grad
             memory.restore()
             before.restore()
-        return Seen(self._coordinates.of_parts(parts), square**0.5, randomness, moved, changed)
+        return [
+            Seen(self._coordinates.of_parts(numbers), square**0.5, randomness, moved, changed)
+            for numbers, square in zip(parts, squares, strict=True)
+        ]
 
 
 def _dropouts(part: nn.Module) -> list[str]:

@@ -13,20 +13,21 @@ from lightning_exposure.privacy.proof.rows import tensors_of
 Call = tuple[str, list[Tensor], list[Tensor]]
 
 
-def who_mixes(module: nn.Module, examples: Examples, first: Any, second: Any, count: int) -> str | None:
+def who_mixes(module: nn.Module, examples: Examples, first: Any, second: Any, count: int, place: int = 0) -> str | None:
     """The first part that makes something else of an example because of the others.
 
     Args:
         module: What is trained.
         examples: Runs training steps.
         first: A batch.
-        second: The same with other examples in all places but the first.
+        second: The same with other examples in other places.
         count: How many examples each has.
+        place: Where the example is in both.
 
     Returns:
         What to call it; None if nothing differs before the loss.
     """
-    calls = [_calls(module, examples, batch, count) for batch in (first, second)]
+    calls = [_calls(module, examples, batch, count, place) for batch in (first, second)]
     if len(calls[0]) != len(calls[1]):
         return "the module: with other examples it calls other layers"
     differing = None
@@ -39,13 +40,13 @@ def who_mixes(module: nn.Module, examples: Examples, first: Any, second: Any, co
     return None if differing is None else f"the training step, before {differing!r} is called"
 
 
-def _calls(module: nn.Module, examples: Examples, batch: Any, count: int) -> list[Call]:
-    """What went into each part and what came out, of the first example, in the order in which they were done."""
+def _calls(module: nn.Module, examples: Examples, batch: Any, count: int, place: int) -> list[Call]:
+    """What went into each part and what came out, of one example, in the order in which they were done."""
     found: list[Call] = []
 
     def note(name: str) -> Any:
         def hook(part: nn.Module, inputs: Any, options: Any, outputs: Any) -> None:
-            found.append((name, _row((inputs, options), count), _row(outputs, count)))
+            found.append((name, _row((inputs, options), count, place), _row(outputs, count, place)))
 
         return hook
 
@@ -60,9 +61,9 @@ def _calls(module: nn.Module, examples: Examples, batch: Any, count: int) -> lis
     return found
 
 
-def _row(values: Any, count: int) -> list[Tensor]:
+def _row(values: Any, count: int, place: int) -> list[Tensor]:
     tensors = [value for value in tensors_of(values) if isinstance(value, Tensor)]
-    return [value[0].detach().double() for value in tensors if value.dim() and value.shape[0] == count]
+    return [value[place].detach().double() for value in tensors if value.dim() and value.shape[0] == count]
 
 
 def _alike(one: list[Tensor], other: list[Tensor]) -> bool:

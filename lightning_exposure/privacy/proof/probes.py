@@ -114,11 +114,20 @@ class Probes:
             return False
         if not self._done:
             return True
-        affordable = self._probe.rows + self._probe.cost(examples) <= SHARE * self._trained
+        affordable = self._affords(self._probe.cost(examples))
         return affordable and (self._done < self._first or self._luck.random() < _OFTEN)
 
+    def _affords(self, cost: int) -> bool:
+        return self._probe.rows + cost <= SHARE * self._trained
+
     def _look(self, batch: Any, examples: int) -> None:
-        problem = self._probe.check(batch, examples)
+        # What only many examples do to each other shows among as many; at first, and whenever there is time for it.
+        whole = not self._done or self._affords(self._probe.cost(examples, whole=True))
+        try:
+            problem = self._probe.check(batch, examples, whole=whole)
+        finally:
+            if not self._done:
+                self._probe.rows = 0
         self._done += 1
         if problem is not None:
             self._note(problem)

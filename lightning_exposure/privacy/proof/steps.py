@@ -18,10 +18,13 @@ from lightning_exposure.privacy.proof.clipping import check_clipping
 from lightning_exposure.privacy.proof.coordinates import Coordinates
 from lightning_exposure.privacy.proof.error import STOPPED, ErrorBudget
 from lightning_exposure.privacy.proof.noise import NOISE_TESTS, NoiseTests, check_again, check_noise, drawn_again
+from lightning_exposure.privacy.proof.sums import Gradients, SumOfExamples
 from lightning_exposure.privacy.proof.weights import Snapshot, weights_of
 
 LATER = 1 / 16
 """How often, after the first steps, a step is looked at as closely as those."""
+_NORMS = 8
+"""How many norms are recomputed in those."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class StepProof:
         self._weights: dict[str, Tensor] = {}
         self._snapshot: Snapshot | None = None
         self._gradients: dict[nn.Parameter, Tensor] = {}
+        self._recomputed: SumOfExamples | None = None
         self._sums = self._noisy = torch.zeros(0)
         self._missing = 0
         self._states: list[Tensor] = []
@@ -120,6 +124,8 @@ class StepProof:
         self._examples = examples
         self._snapshot, self._gradients, self._states = None, {}, []
         self._closely = self._on and (self._unproven > 0 or self.luck.random() < LATER)
+        self._recomputed = None
+        self._private.clipping.on_gradients = self._recompute if self._closely else None
         if not self._on:
             return
         rate, records = self.promise.sample_rate, self.promise.records
@@ -138,9 +144,7 @@ class StepProof:
             return
         sums = self._private.last_sums
         if self._closely:
-            norms = self._private.clipping.norms
-            norm = self.promise.max_grad_norm
-            check_clipping(sums.values(), norms, examples=self._examples, max_grad_norm=norm)
+            self._check_sums(sums)
         self._sums = self._numbers(sums)
         self._states = self._generators()
 
@@ -233,6 +237,22 @@ class StepProof:
 
     def _numbers(self, values: Mapping[nn.Parameter, Tensor]) -> Tensor:
         return self.coordinates.of({self._names[value]: tensor for value, tensor in values.items()})
+
+    def _recompute(self, gradients: Gradients, examples: int) -> None:
+        """The gradients of the examples are there, and nothing is clipped yet."""
+        scale = examples if self._private.loss_reduction == "mean" else 1
+        most = None if self._unproven else _NORMS
+        self._recomputed = SumOfExamples(gradients, examples, scale, self.luck, most=most)
+
+    def _check_sums(self, sums: Mapping[nn.Parameter, Tensor]) -> None:
+        norms, norm = self._private.clipping.norms, self.promise.max_grad_norm
+        recomputed, self._recomputed = self._recomputed, None
+        self._private.clipping.on_gradients = None
+        check_clipping(sums.values(), norms, examples=self._examples, max_grad_norm=norm)
+        if self._examples and recomputed is None:
+            raise FitError(f"The step was not clipped: nobody has seen the gradients of its examples. {STOPPED}")
+        if self._examples and recomputed is not None:
+            recomputed.check(sums, norms, norm)
 
     def _generators(self) -> list[Tensor]:
         """The states of PyTorch's global generator and of the private one, of the device that has the weights."""
