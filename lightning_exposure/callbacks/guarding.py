@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from lightning_exposure.callbacks.repeats import Repeats
+from lightning_exposure.callbacks.schedules import Blind
 from lightning_exposure.callbacks.seams import exempt_hooks, guard_settings, wrap
 from lightning_exposure.privacy.saved import SavedState, saved_values
 from lightning_exposure.privacy.training import PrivateSteps
@@ -41,7 +42,8 @@ class Guard:
         saved = [*saved_values(module), *(name for name in exempt if name.startswith("checkpoint."))]
         for owner, hook in list(exempt_hooks(exempt, trainer, module, callback, saved)):
             self._undo.callback(wrap(owner, hook, self._allowing))
-        for undo in guard_settings(module, self.watch):
+        self._blind = Blind(trainer, module, optimizer, callback, exempt)
+        for undo in guard_settings(module, self.watch, self._blind):
             self._undo.callback(undo)
 
     def follow(self, steps: PrivateSteps | None) -> None:
@@ -53,6 +55,7 @@ class Guard:
         if self._repeats.possible:
             self._saved.look(self._repeats)
         self._repeats.show(batch, index)
+        self._blind.begin()
 
     def end(self) -> None:
         """Look at everything a last time, after the last batch."""
