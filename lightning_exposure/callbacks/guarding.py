@@ -8,6 +8,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from lightning_exposure.callbacks.carrying import Carried, Received
 from lightning_exposure.callbacks.repeats import Repeats
 from lightning_exposure.callbacks.schedules import Blind
 from lightning_exposure.callbacks.seams import exempt_hooks, guard_settings, wrap
@@ -43,7 +44,10 @@ class Guard:
         for owner, hook in list(exempt_hooks(exempt, trainer, module, callback, saved)):
             self._undo.callback(wrap(owner, hook, self._allowing))
         self._blind = Blind(trainer, module, optimizer, callback, exempt)
-        for undo in guard_settings(module, self.watch, self._blind):
+        self._carried = Carried(module, self._repeats, exempt, seed)
+        self._received = Received(trainer)
+        self._undo.callback(self._received.undo)
+        for undo in guard_settings(module, self.watch, self._blind, self._received.check):
             self._undo.callback(undo)
 
     def follow(self, steps: PrivateSteps | None) -> None:
@@ -51,9 +55,11 @@ class Guard:
         self._steps = steps
 
     def begin(self, batch: Any, index: int) -> None:
-        """Look at what is saved, before a batch."""
+        """Look at what is saved and what is carried over, before a batch; and whether it is still what it was."""
+        self._received.check(batch)
         if self._repeats.possible:
-            self._saved.look(self._repeats)
+            self._saved.look(self._repeats, epoch=index == 0)
+            self._carried.look(self._repeats.last, batch)
         self._repeats.show(batch, index)
         self._blind.begin()
 
@@ -73,3 +79,4 @@ class Guard:
             self._steps.prove()  # what comes now would look like a step gone wrong
         with self.watch.allowing():
             yield
+            self._received.settle()

@@ -80,8 +80,8 @@ class Blind:
                 f"{type(scheduler).__name__}{hook} goes another way than it would have without the "
                 "batches so far: it follows something that training changes, such as an attribute of the module or "
                 f"what was logged, and the weights would follow the training data without noise. {STOPPED} Compute the "
-                "rate of the number that the schedule is given; or, if it does not depend on the training data, vouch for "
-                'it: DifferentialPrivacy(post_processing=["lr_scheduler_step"]), with a hook of that name in the module.'
+                "rate of the number that the schedule is given; or, if the training data have no part in it, vouch for "
+                'a hook of the module: DifferentialPrivacy(post_processing=["lr_scheduler_step"]).'
             )
 
     def check_step(
