@@ -14,6 +14,7 @@ from lightning_exposure.callbacks.seams import put
 from lightning_exposure.privacy.origin import (
     KEY,
     Record,
+    carriers,
     in_checkpoint,
     publish,
     record_of,
@@ -78,7 +79,7 @@ class Account:
 
     def settle(self, module: LightningModule) -> None:
         """The present weights are what the record has led to."""
-        self.record = self.record.leading_to(module.state_dict())
+        self.record = self.record.leading_to(*(part.state_dict() for part in carriers(module)))
         remember(module, self.record)
         publish(self.record, but=self._start)
 
