@@ -83,6 +83,12 @@ class Account:
         remember(module, self.record)
         publish(self.record, but=self._start)
 
+    def log(self, module: LightningModule, epsilon: float, **options: Any) -> None:
+        """Log what was spent, and how much of it rests on the user's word."""
+        module.log("privacy/epsilon", epsilon, sync_dist=True, **options)
+        if self.record.exemptions:
+            module.log("privacy/exemptions", float(len(self.record.exemptions)), sync_dist=True, **options)
+
     def close(self) -> None:
         """The fit is over."""
         self._fit = None
