@@ -14,6 +14,7 @@ from lightning_exposure.callbacks.seams import put
 from lightning_exposure.privacy.origin import (
     KEY,
     Record,
+    carriers,
     in_checkpoint,
     publish,
     record_of,
@@ -78,9 +79,15 @@ class Account:
 
     def settle(self, module: LightningModule) -> None:
         """The present weights are what the record has led to."""
-        self.record = self.record.leading_to(module.state_dict())
+        self.record = self.record.leading_to(*(part.state_dict() for part in carriers(module)))
         remember(module, self.record)
         publish(self.record, but=self._start)
+
+    def log(self, module: LightningModule, epsilon: float, **options: Any) -> None:
+        """Log what was spent, and how much of it rests on the user's word."""
+        module.log("privacy/epsilon", epsilon, sync_dist=True, **options)
+        if self.record.exemptions:
+            module.log("privacy/exemptions", float(len(self.record.exemptions)), sync_dist=True, **options)
 
     def close(self) -> None:
         """The fit is over."""

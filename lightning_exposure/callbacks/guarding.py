@@ -8,7 +8,9 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from lightning_exposure.callbacks.carrying import Carried, Received
 from lightning_exposure.callbacks.repeats import Repeats
+from lightning_exposure.callbacks.schedules import Blind
 from lightning_exposure.callbacks.seams import exempt_hooks, guard_settings, wrap
 from lightning_exposure.privacy.saved import SavedState, saved_values
 from lightning_exposure.privacy.training import PrivateSteps
@@ -41,7 +43,11 @@ class Guard:
         saved = [*saved_values(module), *(name for name in exempt if name.startswith("checkpoint."))]
         for owner, hook in list(exempt_hooks(exempt, trainer, module, callback, saved)):
             self._undo.callback(wrap(owner, hook, self._allowing))
-        for undo in guard_settings(module, self.watch):
+        self._blind = Blind(trainer, module, optimizer, callback, exempt)
+        self._carried = Carried(module, self._repeats, exempt, seed)
+        self._received = Received(trainer)
+        self._undo.callback(self._received.undo)
+        for undo in guard_settings(module, self.watch, self._blind, self._received.check):
             self._undo.callback(undo)
 
     def follow(self, steps: PrivateSteps | None) -> None:
@@ -49,10 +55,13 @@ class Guard:
         self._steps = steps
 
     def begin(self, batch: Any, index: int) -> None:
-        """Look at what is saved, before a batch."""
+        """Look at what is saved and what is carried over, before a batch; and whether it is still what it was."""
+        self._received.check(batch)
         if self._repeats.possible:
-            self._saved.look(self._repeats)
+            self._saved.look(self._repeats, epoch=index == 0)
+            self._carried.look(self._repeats.last, batch)
         self._repeats.show(batch, index)
+        self._blind.begin()
 
     def end(self) -> None:
         """Look at everything a last time, after the last batch."""
@@ -70,3 +79,4 @@ class Guard:
             self._steps.prove()  # what comes now would look like a step gone wrong
         with self.watch.allowing():
             yield
+            self._received.settle()

@@ -9,7 +9,7 @@ import torch
 
 from lightning_exposure.callbacks.seams import put
 from lightning_exposure.errors import DataError, FitError
-from lightning_exposure.privacy.sampling import PoissonLoader
+from lightning_exposure.privacy.sampling import Draw, PoissonLoader
 
 
 def replace_loader(
@@ -60,3 +60,30 @@ def poisson_loader(loader: object) -> PoissonLoader:
         f"train_dataloader: {type(loader).__name__}; expected one PoissonLoader, because every record must be in a "
         "batch with the same probability. Join several datasets with torch.utils.data.ConcatDataset."
     )
+
+
+def refuse_change(before: PoissonLoader | None, loader: PoissonLoader) -> None:
+    """Refuse a loader that is not of the same data as the one before.
+
+    Raises:
+        FitError: It has other records, or other steps.
+    """
+    if before is not None and (loader.steps, loader.records) != (before.steps, before.records):
+        raise FitError(
+            f"The training loader changed while it trained, from {before!r} to {loader!r}; the epsilon would not "
+            "hold. Leave reload_dataloaders_every_n_epochs out, or return data of the same size."
+        )
+
+
+def next_draw(loader: PoissonLoader) -> tuple[int, Draw]:
+    """How many examples the coming batch has, and which records they are.
+
+    Raises:
+        FitError: Nothing was drawn for it.
+    """
+    if not loader.sizes:
+        raise FitError(
+            "A batch did not come out of the PoissonLoader, or was not yet fetched when the step began. Leave the "
+            "fetching to the Trainer: use training_step(self, batch, batch_idx)."
+        )
+    return loader.sizes.popleft(), loader.draws.popleft()

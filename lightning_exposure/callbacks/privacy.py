@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_exposure.callbacks import refusals
 from lightning_exposure.callbacks.account import Account
 from lightning_exposure.callbacks.announcing import announce
 from lightning_exposure.callbacks.guarding import Guard
-from lightning_exposure.callbacks.loaders import poisson_loader, replace_loader
+from lightning_exposure.callbacks.loaders import next_draw, poisson_loader, refuse_change, replace_loader
 from lightning_exposure.callbacks.monitors import Monitors
-from lightning_exposure.callbacks.refusals import accumulation, is_overridden, refuse_optimizers, refuse_trainer
 from lightning_exposure.callbacks.replays import Replays
 from lightning_exposure.callbacks.seams import check_names
 from lightning_exposure.errors import ArgumentError, DataError, FitError
@@ -174,8 +174,8 @@ class DifferentialPrivacy(Callback):
         if stage != "fit":
             return
         self._restore()
-        refuse_trainer(trainer, pl_module, self, DifferentialPrivacy)
-        if not is_overridden("configure_model", pl_module, "LightningModule"):
+        refusals.refuse_trainer(trainer, pl_module, self, DifferentialPrivacy)
+        if not refusals.is_overridden("configure_model", pl_module, "LightningModule"):
             refuse_unsupported(pl_module)
         if self._module is None or self._module() is not pl_module:
             self.noise_multiplier_, self._module = None, weakref.ref(pl_module)
@@ -184,13 +184,13 @@ class DifferentialPrivacy(Callback):
         self._rank = trainer.global_rank
         datamodule = getattr(trainer, "datamodule", None)
         for source, kind in ((datamodule, "LightningDataModule"), (pl_module, "LightningModule")):
-            if is_overridden("train_dataloader", source, kind):
+            if refusals.is_overridden("train_dataloader", source, kind):
                 self._undo.callback(replace_loader(source, self._next_generator, self._cannot_read))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what shows only when the model and the optimizers are made."""
         refuse_unsupported(pl_module)
-        refuse_optimizers(trainer.optimizers)
+        refusals.refuse_optimizers(trainer.optimizers)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Make the optimizer private; by now it is restored, if a checkpoint was given.
@@ -253,30 +253,19 @@ class DifferentialPrivacy(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what other callbacks may have changed meanwhile."""
         if trainer.accumulate_grad_batches != 1:
-            raise FitError(accumulation(trainer.accumulate_grad_batches))
-        loader, before = self._find_loader(trainer), self._loader
-        if before is not None and (loader.steps, loader.records) != (before.steps, before.records):
-            raise FitError(
-                f"The training loader changed while it trained, from {before!r} to {loader!r}; the epsilon would not "
-                "hold. Leave reload_dataloaders_every_n_epochs out, or return data of the same size."
-            )
+            raise FitError(refusals.accumulation(trainer.accumulate_grad_batches))
+        loader = self._find_loader(trainer)
+        refuse_change(self._loader, loader)
         self._loader = loader
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Say how many examples there are."""
-        if self._steps is None or self._loader is None or trainer.optimizers != [self._steps.optimizer]:
-            raise FitError(
-                "The Trainer's optimizers are not the private one any more. Something has set trainer.optimizers; the "
-                "training was stopped, because it would not have been private."
-            )
-        if not self._loader.sizes:
-            raise FitError(
-                "A batch did not come out of the PoissonLoader, or was not yet fetched when the step began. Leave the "
-                "fetching to the Trainer: use training_step(self, batch, batch_idx)."
-            )
+        refusals.refuse_exchanged(trainer.optimizers, None if self._steps is None else self._steps.optimizer)
+        assert self._steps is not None
+        assert self._loader is not None
+        size, draw = next_draw(self._loader)
         if self._guard is not None:
             self._guard.begin(batch, batch_idx)
-        size, draw = self._loader.sizes.popleft(), self._loader.draws.popleft()
         if self._replays is not None:
             self._replays.begin(batch, batch_idx, draw)
         self._steps.begin(size, draw)
@@ -332,8 +321,8 @@ class DifferentialPrivacy(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The history and the noise, as plain values; no randomness."""
-        state: dict[str, Any] = {"history": [list(entry) for entry in self.history]}
-        state["noise_multiplier"] = self.noise_multiplier_
+        history = [list(entry) for entry in self.history]
+        state: dict[str, Any] = {"history": history, "noise_multiplier": self.noise_multiplier_}
         if self._account.record.exemptions:
             state["post_processing"] = list(self._account.record.exemptions)
         return state
@@ -358,10 +347,7 @@ class DifferentialPrivacy(Callback):
             self._guard.watch.check()
 
     def _log(self, module: LightningModule, **options: Any) -> None:
-        exempt = self._account.record.exemptions
-        module.log("privacy/epsilon", self.epsilon, sync_dist=True, **options)
-        if exempt:
-            module.log("privacy/exemptions", float(len(exempt)), sync_dist=True, **options)
+        self._account.log(module, self.epsilon, **options)
 
     def _cannot_read(self, problem: DataError) -> None:
         self._problem = problem
@@ -373,9 +359,7 @@ class DifferentialPrivacy(Callback):
 
     def _next_generator(self) -> torch.Generator:
         """For each pass over the data: where its batches come from; and its noise."""
-        device = "cpu"
-        if self._steps is not None:
-            device = self._steps.optimizer.params[0].device
+        device = "cpu" if self._steps is None else self._steps.optimizer.params[0].device
         made = generators(self._entropy, rank=self._rank, steps=self.steps, device=device)
         if self._steps is not None:
             self._steps.use_noise(made.noise)

@@ -116,3 +116,16 @@ def accumulation(batches: int) -> str:
         f"Trainer(accumulate_grad_batches={batches}): a step must be that of one batch, of which the accountant knows; "
         "leave it out, or use larger batches."
     )
+
+
+def refuse_exchanged(optimizers: list[Any], private: Any) -> None:
+    """Refuse optimizers of a Trainer that are not the private one.
+
+    Raises:
+        FitError: They are others.
+    """
+    if private is None or optimizers != [private]:
+        raise FitError(
+            "The Trainer's optimizers are not the private one any more. Something has set trainer.optimizers; the "
+            "training was stopped, because it would not have been private."
+        )

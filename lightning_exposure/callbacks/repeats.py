@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from torch import Tensor
 from lightning_exposure.callbacks.quiet import quiet
 from lightning_exposure.callbacks.refusals import is_overridden
 from lightning_exposure.callbacks.seams import unwrap
-from lightning_exposure.privacy.saved import Outcome, contents, perturb, saved_values
+from lightning_exposure.privacy.saved import HOOK, Outcome, contents, perturb, saved_values
 
 
 class Repeats:
@@ -40,6 +41,11 @@ class Repeats:
         """Whether there was a batch."""
         return bool(self._batches)
 
+    @property
+    def last(self) -> Any:
+        """The last batch."""
+        return self._batches[0]
+
     def show(self, batch: Any, index: int) -> None:
         """Remember a batch."""
         self._batches, self._index = [batch, *self._batches[:1]], index
@@ -56,17 +62,18 @@ class Repeats:
         before: Outcome = {}
         outcomes: list[Outcome] = []
         for batch in (*self._batches, part_of(self._batches[0])):
-            twin = self._twin()
+            twin = self.twin()
             if twin is None:
                 break
             perturb(twin, names)
-            before = contents(saved_values(twin))
+            before = {**contents(saved_values(twin)), **self._saved_by_hook(twin, still=True)}
             with quiet(self._module):
-                if self._run(twin, batch, epoch_end=bool(names)):
+                if self.run(twin, batch, epoch_end=bool(names)):
                     outcomes.append({**contents(saved_values(twin)), **self._saved_by_hook(twin)})
         return before, outcomes
 
-    def _twin(self) -> Any:
+    def twin(self) -> Any:
+        """A copy of the module that logs nowhere; None if there can be none."""
         try:
             twin = copy.deepcopy(self._module)
         except Exception:
@@ -79,13 +86,16 @@ class Repeats:
                 vars(part).update(log=_nothing, log_dict=_nothing, print=_nothing)
         return twin
 
-    def _run(self, twin: Any, batch: Any, *, epoch_end: bool) -> bool:
+    def run(self, twin: Any, batch: Any, *, epoch_end: bool = False) -> bool:
+        """Let a copy go through a batch, with the hooks around it. Returns whether it got to the end."""
         try:
             if epoch_end:
                 twin.on_train_epoch_start()
             twin.on_train_batch_start(batch, self._index)
-            with self._trainer.precision_plugin.train_step_context():
-                outputs = twin.training_step(*_fitting(twin.training_step, batch, self._index))
+            outputs = self._step(twin, batch)
+            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+            if isinstance(loss, Tensor):
+                self._around_the_step(twin, loss)
             outputs = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
             twin.on_train_batch_end(outputs, batch, self._index)
             if epoch_end:
@@ -94,17 +104,62 @@ class Repeats:
             return False  # it need not be made for such a batch
         return True
 
-    def _saved_by_hook(self, twin: Any) -> dict[str, int]:
-        """What the module itself puts into a checkpoint."""
-        if not self.saves:
-            return {}
+    def loss(self, twin: Any, batch: Any) -> float | None:
+        """What the training step of a copy makes of a batch; None if that is no loss."""
+        try:
+            twin.on_train_batch_start(batch, self._index)
+            outputs = self._step(twin, batch)
+        except Exception:
+            return None
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        return float(loss) if isinstance(loss, Tensor) else None
+
+    def _step(self, twin: Any, batch: Any) -> Any:
+        with self._trainer.precision_plugin.train_step_context():
+            return twin.training_step(*_fitting(twin.training_step, batch, self._index))
+
+    def _around_the_step(self, twin: Any, loss: Tensor) -> None:
+        """The hooks between training step and weights; each by itself, because there are no gradients for them."""
+        optimizer = torch.optim.SGD(twin.parameters(), lr=0.0)
+        with torch.enable_grad():
+            leaf = loss.detach().clone().requires_grad_()
+            calls: list[tuple[str, Any]] = [("on_before_zero_grad", optimizer), ("on_before_backward", leaf)]
+            if is_overridden("backward", twin, "LightningModule"):
+                calls.append(("backward", leaf * 1.0))
+            calls += [("on_after_backward", None), ("on_before_optimizer_step", optimizer)]
+            for name, argument in calls:
+                with contextlib.suppress(Exception):
+                    getattr(twin, name)(*(() if argument is None else (argument,)))
+
+    def _saved_by_hook(self, twin: Any, *, still: bool = False) -> dict[str, int]:
+        """What the module itself puts into a checkpoint.
+
+        Args:
+            twin: A copy of the module.
+            still: Leave out what follows the weights, or the number of steps or epochs.
+        """
+        values = self._hook_values(twin) if self.saves else {}
+        if not still or not values:
+            return contents(values)
+        clock = (self._trainer.global_step, self._trainer.current_epoch, self._trainer.current_epoch + 1)
+        other = self.twin()
+        with torch.no_grad():
+            for parameter in other.parameters():
+                parameter.add_(1)
+        moved = contents(self._hook_values(other))
+        same = {name: value for name, value in contents(values).items() if moved.get(name) == value}
+        return {
+            name: value for name, value in same.items() if type(values[name]) is not int or values[name] not in clock
+        }
+
+    def _hook_values(self, twin: Any) -> dict[str, Any]:
         given: dict[str, Any] = {"state_dict": {}, "epoch": 0, "global_step": 0}
         checkpoint = dict(given)
         try:
             type(twin).on_save_checkpoint(twin, checkpoint)
         except Exception:
             return {}
-        return {f"checkpoint.{key}": value for key, value in contents(checkpoint).items() if key not in given}
+        return {f"{HOOK}{key}": value for key, value in checkpoint.items() if key not in given}
 
 
 def part_of(batch: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 
 from lightning_exposure.callbacks.refusals import is_overridden
+from lightning_exposure.callbacks.schedules import Blind
 from lightning_exposure.errors import ArgumentError, FitError
 from lightning_exposure.privacy.watching import Watch
 
@@ -118,8 +119,17 @@ def unwrap(module: Any) -> None:
         del vars(module)[name]
 
 
-def guard_settings(module: Any, watch: Watch) -> Iterator[Callable[[], None]]:
-    """Let nothing but schedules and the module's `optimizer_step` set learning rates. Yields what undoes it."""
+def guard_settings(
+    module: Any, watch: Watch, blind: Blind, trained: Callable[[], None] = lambda: None
+) -> Iterator[Callable[[], None]]:
+    """Let nothing but schedules and the module's `optimizer_step` set learning rates. Yields what undoes it.
+
+    Args:
+        module: What is trained.
+        watch: Over the settings of its optimizer.
+        blind: Tells whether they follow the data.
+        trained: Called when a batch is about to be trained on.
+    """
     step, schedule = module.optimizer_step, module.lr_scheduler_step
 
     @wraps(step)
@@ -130,20 +140,25 @@ def guard_settings(module: Any, watch: Watch) -> Iterator[Callable[[], None]]:
             closure = given[3]
 
             def guarded() -> Any:
-                # From here on the batch is known.
+                # From here on the batch is known: what is set now, and until the weights have moved, may follow it.
                 watch.settle_groups()
+                trained()
                 result = closure()
                 watch.check_groups()
                 return result
 
             given[3] = guarded
         result = step(*given, **options)
-        watch.settle_groups()
+        if not watch.is_set() and blind.check_step(step, given, options, watch.settled):
+            watch.settle_groups()
+        watch.check_groups()
         return result
 
     @wraps(schedule)
     def lr_scheduler_step(*args: Any, **options: Any) -> Any:
         watch.check_groups()
+        if not watch.allows and len(args) == 2:
+            blind.check_schedule(schedule, *args)
         result = schedule(*args, **options)
         watch.settle_groups()
         return result

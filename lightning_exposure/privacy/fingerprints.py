@@ -68,21 +68,47 @@ def content(value: Any) -> int:
 
 
 def weights_fingerprint(state: Mapping[str, Any]) -> str:
-    """What tells the weights of one model from those of another: of a state dict's tensors, by name.
+    """What tells the weights of one model from those of another: of a state dict's tensors, whatever their names.
 
     Numbers are compared as float32, so that a model is known again when it comes back from another precision; whole
-    numbers, which count steps, are left out, so that a model is known again after a validation.
+    numbers, which count steps, are left out, so that a model is known again after a validation; and names are, so that
+    it is known again as a part of another one.
 
     Example:
         >>> layer = torch.nn.Linear(2, 2)
         >>> weights_fingerprint(layer.state_dict()) == weights_fingerprint(layer.double().state_dict())
         True
     """
+    return _of_prints(_weight_prints(state).values())
+
+
+def part_fingerprints(module: torch.nn.Module) -> dict[str, str]:
+    """The fingerprints of the weights of a module and of all its parts, by name; every weight is read once.
+
+    Example:
+        >>> both = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh())
+        >>> list(part_fingerprints(both))
+        ['', '0']
+    """
+    prints = _weight_prints(module.state_dict())
     found = {}
-    for name, value in state.items():
-        if isinstance(value, Tensor) and value.is_floating_point():
-            found[name] = [list(value.shape), fingerprint(value.detach().float())]
-    return f"{content(found):016x}"
+    for name, _ in module.named_modules():
+        own = [value for key, value in prints.items() if not name or key.startswith(f"{name}.")]
+        if own or not name:
+            found[name] = _of_prints(own)
+    return found
+
+
+def _weight_prints(state: Mapping[str, Any]) -> dict[str, tuple[list[int], int]]:
+    return {
+        name: (list(value.shape), fingerprint(value.detach().float()))
+        for name, value in state.items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    }
+
+
+def _of_prints(prints: Iterable[tuple[list[int], int]]) -> str:
+    return f"{content(sorted(prints)):016x}"
 
 
 # ---- words --------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from torch import nn
 
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.privacy.accounting import History, with_steps
-from lightning_exposure.privacy.fingerprints import content, weights_fingerprint
+from lightning_exposure.privacy.fingerprints import content, part_fingerprints, weights_fingerprint
 
 KEY = "lightning_exposure_privacy"
 """Where checkpoints have it."""
@@ -130,7 +130,14 @@ def together(records: Iterable[Record]) -> Record:
 
 def remember(module: nn.Module, record: Record) -> None:
     """Let a module have a record; as plain values, so that a pickled module needs nothing of this library."""
-    vars(module)[_ATTRIBUTE] = record.state()
+    for part in carriers(module):
+        vars(part)[_ATTRIBUTE] = record.state()
+
+
+def carriers(module: nn.Module) -> list[nn.Module]:
+    """A module, and its parts that may be taken out and trained by themselves, or were before."""
+    parts = [part for part in module.modules() if part is not module]
+    return [module, *(part for part in parts if _ATTRIBUTE in vars(part) or hasattr(part, "training_step"))]
 
 
 def record_of(module: nn.Module) -> Record | None:
@@ -180,13 +187,19 @@ def trace(module: nn.Module, told: Iterable[Record] = ()) -> Origin:
         module: With its present weights.
         told: Accounts from elsewhere, such as that of the checkpoint that was loaded.
     """
-    weights = weights_fingerprint(module.state_dict())
+    prints = part_fingerprints(module)
+    weights = prints[""]
     mine = record_of(module)
     accounts = [record for record in (mine, *told, _KNOWN.get(weights)) if record is not None]
     for record in accounts:
         if weights in record.weights:
             return Origin(record, True, weights)
-    return Origin(replace(together(accounts), weights=()), False, weights)
+    # A module that was trained privately may have become a part of this one, itself or by its weights.
+    accounts += [record for record in map(record_of, carriers(module)[1:]) if record is not None]
+    accounts += [_KNOWN[part] for part in prints.values() if part in _KNOWN]
+    found = {*prints.values()}
+    known = bool(accounts) and all(found & {*record.weights} for record in accounts)
+    return Origin(replace(together(accounts), weights=()), known, weights)
 
 
 # ---- in checkpoints -----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ module, with other data and with fewer of them; what then comes out different ha
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,11 @@ Outcome = Mapping[str, int]
 Repeat = Callable[[Sequence[str]], tuple[Outcome, Sequence[Outcome]]]
 """Repeats a batch with different data. Given names, it begins with other values there, and repeats the end of the epoch
 too. Returns what is saved before, and afterwards for each of the data."""
+
+HOOK = "checkpoint."
+"""What the names of things begin with that the module's `on_save_checkpoint` adds."""
+END_OF_EPOCH = "the end of an epoch"
+"""In the place of a name: repeats it too."""
 
 _SMALL = 4096
 _ONE = 1  # by how much what counts steps goes up
@@ -75,17 +81,22 @@ class SavedState:
         self._looks = self._due = 0
         self._vetted: set[str] = set()
         self._moves: dict[str, Any] = {}  # by how much a whole number goes up
+        self._beats: Counter[str] = Counter()  # how often it did so by one
+        self._counters: set[str] = set()  # those that nothing is known of but that
+        self._epochs = 0
+        self._hook_values: Outcome = {}
         values = saved_values(module)
         self._before = contents(values)
         self._counts = _whole_numbers(values)
 
-    def look(self, repeat: Repeat, *, last: bool = False) -> None:
+    def look(self, repeat: Repeat, *, last: bool = False, epoch: bool = False) -> None:
         """Refuse what has changed since the last look, if the data have a say in it.
 
         Args:
             repeat: Called only if something has changed that was not looked at closely yet, or that moved otherwise
                 than before; and now and then again.
             last: There will be no later look.
+            epoch: An epoch has ended since the last one.
 
         Raises:
             FitError: Names it.
@@ -101,12 +112,19 @@ class SavedState:
             if name not in self._exempt and (name not in self._vetted or moves.get(name) != self._moves.get(name))
         ]
         self._before, self._counts, self._looks = now, counts, self._looks + 1
+        self._epochs += epoch or last
+        self._beats.update(name for name, move in moves.items() if move == _ONE)
         again = (self._vetted or self._hooked) and (last or self._looks >= self._due)
         if fresh or again:
             self._vet(fresh, repeat, moves)
             # Ever more rarely, but when nobody knows.
             self._due = self._looks + self._chance.randint(1, 2 * self._looks)
+        self._refuse_unclear([name for name in self._counters if not self._is_regular(name)])
         self._moves = {**moves, **self._moves}
+
+    def _is_regular(self, name: str) -> bool:
+        """Whether something has gone up by one with every step so far, or with every epoch and at no other time."""
+        return self._beats[name] in (self._looks, self._epochs)
 
     def _vet(self, fresh: list[str], repeat: Repeat, moves: Mapping[str, Any]) -> None:
         before, outcomes = repeat(())
@@ -117,13 +135,28 @@ class SavedState:
             self._refuse_different(outcomes)
             left = _untouched(left, before, outcomes)
         # No batch writes to these; but somebody does, once in a while or in another hook.
-        unclear = [name for name in left if moves.get(name) != _ONE]
-        if unclear:
+        self._refuse_unclear([name for name in left if moves.get(name) != _ONE or not self._is_regular(name)])
+        self._counters |= set(left)
+        self._vetted |= set(fresh)
+        if self._hooked:
+            self._vet_hook(repeat)
+
+    def _vet_hook(self, repeat: Repeat) -> None:
+        """What the module's own hook saves: it may be what is left of many batches, at the end of an epoch."""
+        before, outcomes = repeat((END_OF_EPOCH,))
+        self._refuse_different(outcomes)
+        values = {name: value for name, value in before.items() if name.startswith(HOOK) and name not in self._exempt}
+        known = self._hook_values
+        changed = [name for name, value in values.items() if name in known and known[name] != value]
+        self._refuse_unclear(_untouched(changed, before, outcomes))
+        self._hook_values = values
+
+    def _refuse_unclear(self, names: Sequence[str]) -> None:
+        if names:
             raise FitError(
-                f"{_listed(unclear)}: is saved with the weights, and changed while it trained; it could not be shown "
+                f"{_listed(names)}: is saved with the weights, and changed while it trained; it could not be shown "
                 f"that the data have no part in it. {STOPPED} {_REMEDY}"
             )
-        self._vetted |= set(fresh)
 
     def _refuse_different(self, outcomes: Sequence[Outcome]) -> None:
         names = dict.fromkeys(name for outcome in outcomes for name in outcome if name not in self._exempt)

@@ -149,6 +149,7 @@ class PrivateSteps:
         self._steps += 1
         self.proof.before_step()
         if self._watch is not None:
+            self._watch.check_groups()
             self._watch.check(BEFORE, quick=True)
 
     def _after_step(self, optimizer: Optimizer, arguments: Any, options: Any) -> None:

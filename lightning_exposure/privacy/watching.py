@@ -8,6 +8,7 @@ allowed by name.
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,14 +37,19 @@ class Watch:
     Args:
         module: What is trained.
         optimizer: The user's own optimizer.
+
+    Attributes:
+        settled: What the optimizer was set to when last settled, group by group.
     """
+
+    settled: list[dict[str, Any]]
 
     def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
         self._module, self._optimizer = module, optimizer
         self._allowed = 0
         self._weights: dict[str, Hashable] = {}
         self._state: dict[str, Hashable] = {}
-        self._groups = 0
+        self._groups, self.settled = 0, []
         self._chance = random.Random()
         self._chosen: set[str] = set()
         self._quick: tuple[Any, ...] = ()
@@ -123,7 +129,11 @@ class Watch:
 
     def settle_groups(self) -> None:
         """Take the settings of the optimizer as they are now."""
-        self._groups = content(self._settings())
+        self._groups, self.settled = content(self._settings()), copy.deepcopy(self._settings())
+
+    def is_set(self) -> bool:
+        """Whether the settings of the optimizer are what they were."""
+        return content(self._settings()) == self._groups
 
     def check_groups(self) -> None:
         """Refuse settings of the optimizer that are not what they were.
@@ -131,10 +141,11 @@ class Watch:
         Raises:
             FitError: Something else than a schedule has set them.
         """
-        if not self._allowed and content(self._settings()) != self._groups:
+        if not self._allowed and not self.is_set():
             raise FitError(
                 "The settings of the optimizer, such as its learning rate, were changed by something else than a "
-                "learning rate schedule of configure_optimizers or the module's optimizer_step. If they follow the "
+                "learning rate schedule of configure_optimizers or the module's optimizer_step; or by that one, when "
+                "it had seen the loss, and otherwise than it would have without. If they follow the "
                 f"training data, so do the weights, without noise. {STOPPED} {_remedy('data')}"
             )
 

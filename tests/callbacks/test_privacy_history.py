@@ -13,9 +13,9 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 
 from lightning_exposure.errors import ArgumentError, DataError, FitError
-from lightning_exposure.privacy import epsilon, origin
+from lightning_exposure.privacy import PoissonLoader, epsilon, origin
 from lightning_exposure.privacy.origin import KEY, Record, in_checkpoint, read_history, record_of, together, trace
-from tests.callbacks.privacy_setups import RATE, STEPS, Data, Module, privacy, same, trainer, weights
+from tests.callbacks.privacy_setups import RATE, STEPS, VOCAB, Data, Module, loss_of, privacy, same, trainer, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 ONCE = 2 * STEPS
@@ -117,6 +117,62 @@ def test_weights_that_are_loaded_by_hand_are_known_again(trained: tuple[Any, Pat
     fresh = privacy()
     fit(tmp_path, Module(), fresh)
     assert fresh.steps == ONCE
+
+
+class Around(Module):  # type: ignore[misc, valid-type]
+    """Has another module in it, with a layer of its own after that."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner, self.net = inner, None
+        self.head = torch.nn.Linear(VOCAB, VOCAB)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        tokens = batch[0]
+        logits = self.head(getattr(self.inner, "net", self.inner)(tokens[:, :-1]))
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+    validation_step = None
+
+
+class Renamed(Module):  # type: ignore[misc, valid-type]
+    """The same network by another name."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.other, self.net = network, None
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return loss_of(self.other, batch[0])
+
+    validation_step = None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_module_that_becomes_a_part_of_another_brings_its_history(
+    known: bool, trained: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    module, _ = trained
+    if not known:
+        another_process(monkeypatch)
+    callback, around = privacy(), Around(module)
+    capsys.readouterr()
+    trainer(tmp_path, callback).fit(around, train_dataloaders=PoissonLoader(Data().train_dataloader()))
+    assert callback.history == [(0.7, RATE, 2 * ONCE)]
+    assert f"Epsilon goes on: it includes the {ONCE} private steps" in capsys.readouterr().err
+    # And back: taken out again, it has what both have spent.
+    taken = privacy()
+    fit(tmp_path, module, taken)
+    assert taken.history == [(0.7, RATE, 3 * ONCE)]
+
+
+def test_weights_are_known_again_by_another_name(trained: tuple[Any, Path], tmp_path: Path) -> None:
+    module, _ = trained
+    for make in (Renamed, Around):
+        callback = privacy()
+        loader = PoissonLoader(Data().train_dataloader())
+        trainer(tmp_path, callback).fit(make(copy.deepcopy(module.net)), train_dataloaders=loader)
+        assert callback.history == [(0.7, RATE, 2 * ONCE)]
 
 
 def test_an_interrupted_fit_counts(tmp_path: Path) -> None:

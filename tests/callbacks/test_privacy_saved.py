@@ -234,6 +234,65 @@ def test_what_the_module_itself_puts_into_a_checkpoint(tmp_path: Path) -> None:
     assert vouched.steps == 2 * STEPS
 
 
+class SavesMeans(Saving):
+    """Of an epoch, at its end."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.seen.append(float(loss.detach()))
+        return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.noted.append(sum(self.seen))
+        self.seen.clear()
+
+
+class SavesElsewhere(SavesMeans):
+    """In a hook that is not repeated."""
+
+    def on_train_epoch_end(self) -> None:
+        pass
+
+    def on_validation_end(self) -> None:
+        super().on_train_epoch_end()
+
+
+class SavesWeights(Saving):
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["head"] = {name: value.clone() for name, value in self.net.out.state_dict().items()}
+        checkpoint["steps"] = self.global_step
+
+
+def test_means_of_an_epoch_in_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(FitError, match=r"'checkpoint\.noted': .* depend on what is in the batch"):
+        trainer(tmp_path, privacy()).fit(SavesMeans(), Data())
+    with pytest.raises(FitError, match=r"'checkpoint\.noted': .* could not be shown"):
+        trainer(tmp_path, privacy()).fit(SavesElsewhere(), Data())
+    callback = privacy()
+    trainer(tmp_path, callback, max_epochs=4).fit(SavesWeights(), Data())
+    assert callback.steps == 4 * STEPS
+
+
+def test_a_counter_that_misses_a_step_counts_something_else(tmp_path: Path) -> None:
+    def sometimes(self: Any, *others: Any) -> None:
+        self.kept += 0 if self.trainer.global_step in (3, 6) else 1
+        others[-1].zero_grad()
+
+    def by_the_loss(self: Any, *others: Any) -> None:
+        self.kept += int(self.noted > 2.2)
+
+    def note(self: Any, tokens: Tensor, loss: Tensor) -> None:
+        self.noted = float(loss)
+
+    made = with_update(NOTHING, torch.int64, optimizer_zero_grad=sometimes)
+    with pytest.raises(FitError, match=r"'kept': .* could not be shown"):
+        trainer(tmp_path, privacy(), max_epochs=3).fit(made, Data())
+    with pytest.raises(FitError, match=r"'kept': .* saved with the weights"):
+        trainer(tmp_path, privacy(), max_epochs=3).fit(
+            with_update(note, torch.int64, on_after_backward=by_the_loss), Data()
+        )
+
+
 # ---- what does not ----------------------------------------------------------------------------------------------
 
 
@@ -321,7 +380,7 @@ def test_a_frozen_normalization_and_masks_are_no_alarm(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_shown_is_refused_unless_it_is_vouched_for(tmp_path: Path) -> None:
-    hook = {"on_before_optimizer_step": cool_down}
+    hook = {"on_validation_end": cool_down}
     with pytest.raises(
         FitError, match=r"'kept': is saved with the weights.* could not be shown .*post_processing=\[\"name"
     ):
