@@ -85,9 +85,14 @@ def test_the_baseline_of_an_adapter_that_has_learned_nothing_yet_is_the_base_mod
     fit(tmp_path, base, epochs=3, canaries=CanarySet.draw(PIN, repetitions=[1] * 20, seed=9))
     expected = measure_exposure(SecretTree(base.lm, PIN, CHARS), list(CANARIES.texts))
     adapted = get_peft_model(base.lm, LoraConfig(r=8, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True))
-    now = ExposureCallback(CANARIES, CHARS)
+    now = ExposureCallback(CANARIES, CHARS, precision=None)
     before = ExposureCallback(
-        CANARIES, CHARS, name="base", seed=1, model=lambda module: HuggingFaceAdapter(module.lm, adapters=False)
+        CANARIES,
+        CHARS,
+        name="base",
+        seed=1,
+        precision=None,
+        model=lambda module: HuggingFaceAdapter(module.lm, adapters=False),
     )
     fit(tmp_path, Finetuning(adapted), now, before, epochs=6)
     wanted = [estimate.bits for estimate in expected]
