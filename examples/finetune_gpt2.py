@@ -111,7 +111,9 @@ def main() -> None:
         encode=lambda secret: example(tokenizer.encode(secret)),
     )
     # A walk costs what the model costs: fewer of them for a large one, and wider intervals.
-    exposure = ExposureCallback(canaries, tokenizer, every_n_epochs=1 if fast else 3, samples=512, max_share=None, budget=20_000)
+    exposure = ExposureCallback(
+        canaries, tokenizer, every_n_epochs=1 if fast else 3, samples=512, max_share=None, budget=20_000
+    )
     attack = ExtractionCallback(canaries, tokenizer, top_k=1, budget=2_000 if fast else 1_000_000)
     trainer = pl.Trainer(
         max_epochs=options.epochs or (1 if fast else 15),
