@@ -58,17 +58,17 @@ def train(canaries: CanarySet, options: argparse.Namespace) -> tuple[LanguageMod
 
 
 def print_table(canaries: CanarySet, found: Mapping[str, Sequence[ExposureEstimate]]) -> None:
-    """For each number of insertions: the mean exposure, and how many of them were counted."""
-    print(f"\nMean exposure in bits (of {FORMATS[0].bits:.1f}), and how many of the canaries were counted")
-    print("inserted  canaries  " + "  ".join(f"{name:>7}  {'counted':>7}" for name in found))
+    """For each number of insertions: the mean exposure, and how many of the estimates are exact."""
+    print(f"\nMean exposure in bits (of {FORMATS[0].bits:.1f}), and how many of the canaries were counted exactly")
+    print("inserted  canaries  " + "  ".join(f"{name:>7}  {'exact':>5}" for name in found))
     by_text = {estimate.secret: estimate for estimates in found.values() for estimate in estimates}
     for count in INSERTIONS:
         columns = []
         for format in FORMATS:
             chosen = [c for c in canaries if c.format == format and c.repetitions == count]
             estimates = [by_text[canary.text] for canary in chosen]
-            exact = sum(estimate.method in ("exact", "counted") for estimate in estimates)
-            columns.append(f"{mean(estimate.bits for estimate in estimates):7.2f}  {exact:7}")
+            exact = sum(estimate.method == "exact" for estimate in estimates)
+            columns.append(f"{mean(estimate.bits for estimate in estimates):7.2f}  {exact:5}")
         print(f"{count:8}  {len(chosen):8}  " + "  ".join(columns))
 
 
