@@ -113,6 +113,7 @@ class CanaryDataModule:
         wrapped: The data module inside; None with plain loaders.
 
     Example:
+        >>> from torch.utils.data import DataLoader
         >>> import torch
         >>> from lightning_exposure.secrets import SecretFormat
         >>> canaries = CanarySet.draw(SecretFormat("pin ####"), repetitions=[1, 3], seed=0)

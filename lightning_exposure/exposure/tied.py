@@ -135,6 +135,7 @@ def measure_tied_exposure(
         BudgetError: method="exact", and there are more pairs than the budget.
 
     Example:
+        >>> import torch
         >>> from lightning_exposure import SecretFormat
         >>> from lightning_exposure.language import CharTokenizer
         >>> from lightning_exposure.modules import EncoderDecoder
