@@ -185,7 +185,12 @@ def test_the_page_holds_the_table_and_needs_nothing_else(tmp_path: Path) -> None
         for cell in row:
             assert f">{cell.replace('>', '&gt;')}</" in page
     assert "http://" not in page.replace("http://www.w3.org", "")
-    assert 'class="verdict holds"' in page
+    assert 'class="verdict likely"' in page, "one of the private runs was sampled, not counted"
+
+
+def test_a_page_is_green_for_what_was_counted() -> None:
+    counted = Comparison([row for row in paper_like().outcomes if row.exposure.method == "exact"])
+    assert 'class="verdict holds"' in render(counted)
 
 
 def test_a_page_that_was_green_without_a_proof() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lightning_exposure.report import MissingExtraError, References, RunRecord, html, write_report
-from lightning_exposure.report.contents import attack_rows, canary_rows, facts, meaning, mood
+from lightning_exposure.report.contents import attack_rows, canary_rows, facts, meaning, shade
 from lightning_exposure.report.html import render
 from lightning_exposure.secrets import CanarySet, SecretFormat
 from tests.report.builder import make_estimate, make_extraction, make_history, make_record
@@ -148,7 +148,7 @@ def test_the_rows_of_canaries() -> None:
     assert rows[0].gain == f"{top.low - before.high:+.1f} to {top.high - before.low:+.1f}"
     page = render(record)
     assert '<td class="judged leaks">1st guess, proven</td>' in page
-    assert '<td class="judged holds">not within 1,000,000 guesses, with 95% confidence</td>' in page
+    assert '<td class="judged likely">not within 1,000,000 guesses, with 95% confidence</td>' in page
     text = _Outline(render(record)).text
     assert "0 (control)" in text
     assert "29.90 of 29.90" in text
@@ -248,10 +248,10 @@ def test_an_attack_that_found_nothing() -> None:
         ({}, [], {"optimal": False}, "unknown", "shows how many guesses find ssn-4x"),
         ({}, ["ssn-0x"], {}, "unknown", "Never in the training data, and found all the same: ssn-0x"),
         ({}, None, {}, "unknown", "shows how many guesses find ssn-4x"),
-        ({"ssn-4x": 5.0}, None, {}, "holds", "does not come to any of the inserted secrets within 1,000,000 guesses "
+        ({"ssn-4x": 5.0}, None, {}, "likely", "does not come to any of the inserted secrets within 1,000,000 guesses "
          "(with 95% confidence)"),
-        ({"ssn-4x": 5.0}, None, {}, "holds", "guess number 20,000,000 to 48,000,000 with 95% confidence, of"),
-        ({"ssn-4x": 5.0}, ["elsewhere"], {}, "holds", "The model may still have learned something"),
+        ({"ssn-4x": 5.0}, None, {}, "likely", "guess number 20,000,000 to 48,000,000 with 95% confidence, of"),
+        ({"ssn-4x": 5.0}, ["elsewhere"], {}, "likely", "The model may still have learned something"),
         ({"ssn-4x": 5.0}, ["ssn-4x"], {}, "leaks", "can recover ssn-4x"),
         ({"ssn-4x": 9.9}, ["elsewhere"], {}, "unknown", "A larger budget, more samples"),
         ({"ssn-4x": 18.4}, ["elsewhere"], {}, "leaks", "can recover ssn-4x"),
@@ -268,7 +268,7 @@ def test_the_meaning_in_words(
     record.extractions = (
         {} if found is None else {"ssn": make_extraction([texts.get(key, key) for key in found], **changes)}
     )
-    assert mood(record) == feeling
+    assert shade(record) == feeling
     assert words in " ".join(meaning(record))
     assert f'class="verdict {feeling}"' in render(record)
 
