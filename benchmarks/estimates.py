@@ -14,7 +14,7 @@ from benchmarks.models import Subject
 from benchmarks.table import Row, Target
 from lightning_exposure import SecretTree, measure_exposure
 from lightning_exposure.exposure import PoorFitWarning
-from lightning_exposure.language.paths import stack_rows
+from lightning_exposure.tokenization.paths import stack_rows
 from lightning_exposure.walks import enumerate_leaves
 
 RANKS = (1, 10, 100, 1_000, 10_000, 100_000)

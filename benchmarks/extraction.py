@@ -11,7 +11,7 @@ from benchmarks.models import Recipe, Subject, train
 from benchmarks.table import Row, Target, amount
 from benchmarks.timing import best_of, best_of_both
 from lightning_exposure import CanarySet, Extraction, SecretFormat, SecretTree, extract, measure_exposure
-from lightning_exposure.language import StatelessAdapter
+from lightning_exposure.adapters import StatelessAdapter
 
 
 def benchmark_extraction(subject: Subject, *, expansions: int = 500_000, repeats: int = 3) -> list[Row]:

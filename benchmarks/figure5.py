@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.models import Recipe, Subject, train
 from lightning_exposure import extract, measure_exposure
-from lightning_exposure.report.plots import expansions_against_exposure, save
+from lightning_exposure.report.figures.paper import expansions_against_exposure, save
 
 _BUDGET = 60_000
 _RECIPE = Recipe(characters=100_000, repetitions=(24,), epochs=12, batch_size=64)

@@ -19,9 +19,9 @@ from benchmarks.memory import memory_row, peak_memory_of
 from benchmarks.table import Row, Target, amount
 from benchmarks.timing import best_of, best_of_both
 from lightning_exposure import Extraction, SecretFormat, SecretTree, extract, measure_exposure
+from lightning_exposure.adapters.huggingface.adapter import HuggingFaceAdapter
 from lightning_exposure.data.corpora import python_topics
 from lightning_exposure.exposure import PoorFitWarning
-from lightning_exposure.language.huggingface import HuggingFaceAdapter
 from lightning_exposure.walks import score
 
 _BITS_PER_NAT = float(1.0 / np.log(2.0))

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from benchmarks.corpus import insert_at_word_boundaries, python_manual
 from lightning_exposure import CanarySet, SecretFormat, SecretTree
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure.tokenization import CharTokenizer
 
 Pair = tuple[Tensor, Tensor]
 

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from benchmarks.memory import GIB, PeakMemory, peak_memory_of
 from benchmarks.table import Row, Target
 from lightning_exposure.modules import RecurrentNetwork, TransformerNetwork
-from lightning_exposure.privacy.clipping import Clipping
-from lightning_exposure.privacy.optimizer import private_optimizer
-from lightning_exposure.privacy.recurrent import run_layers
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.clipping.recurrent_layers import run_layers
+from lightning_exposure.privacy.steps.optimizer import private_optimizer
 
 NORM, NOISE = 1.0, 1.0
 Step = Callable[[], None]

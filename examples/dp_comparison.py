@@ -20,15 +20,15 @@ from torch.utils.data import DataLoader
 from lightning_exposure import (
     CanaryDataModule,
     CanarySet,
+    CharTokenizer,
     DifferentialPrivacy,
     ExposureCallback,
     ExtractionCallback,
     SecretFormat,
 )
-from lightning_exposure.language import CharTokenizer
-from lightning_exposure.report.against_epsilon import exposure_against_epsilon
 from lightning_exposure.report.comparison import Comparison, Outcome
-from lightning_exposure.report.style import save
+from lightning_exposure.report.figures.against_epsilon import exposure_against_epsilon
+from lightning_exposure.report.figures.style import save
 
 PRIVACY: dict[str, Any] = {"max_grad_norm": 1.0, "delta": 1e-5, "verbose": False}
 CANARIES = CanarySet.draw(SecretFormat.pin(6), repetitions=[4], seed=0)

@@ -12,8 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lightning_exposure import CanaryDataModule, CanarySet, ExposureCallback, ExtractionCallback, SecretFormat
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure import (
+    CanaryDataModule,
+    CanarySet,
+    CharTokenizer,
+    ExposureCallback,
+    ExtractionCallback,
+    SecretFormat,
+)
 
 ALPHABET = string.printable
 WINDOW = 64

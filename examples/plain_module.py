@@ -8,9 +8,8 @@ from pydoc_data.topics import topics
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure import CanarySet, SecretFormat, SecretTree, extract, measure_exposure
+from lightning_exposure import CanarySet, CharTokenizer, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.data import inject
-from lightning_exposure.language import CharTokenizer
 from lightning_exposure.report import verdict_of
 
 WINDOW = 64

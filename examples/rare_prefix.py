@@ -15,8 +15,7 @@ import textwrap
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure import SecretFormat, SecretTree, measure_exposure
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure import CharTokenizer, SecretFormat, SecretTree, measure_exposure
 
 TOKENIZER = CharTokenizer.from_text("n 0123456789z")
 SECRET = "n 1234555555"

@@ -22,13 +22,19 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
-from lightning_exposure import Canary, CanaryDataModule, CanarySet, SecretFormat, SecretTree, measure_exposure
-from lightning_exposure.exposure import PoorFitWarning
-from lightning_exposure.exposure.tied import measure_tied_exposure
-from lightning_exposure.language import WordTokenizer
-from lightning_exposure.language.seq2seq import Seq2SeqAdapter
+from lightning_exposure import (
+    Canary,
+    CanaryDataModule,
+    CanarySet,
+    SecretFormat,
+    SecretTree,
+    WordTokenizer,
+    measure_exposure,
+)
+from lightning_exposure.adapters import Seq2SeqAdapter
+from lightning_exposure.exposure import PoorFitWarning, measure_tied_exposure
 from lightning_exposure.modules import EncoderDecoder
-from lightning_exposure.secrets.tied import TiedFormats
+from lightning_exposure.secrets import TiedFormats
 
 INSERTIONS = (0, 1, 2, 4)
 PROMPTS = "my social security number is", "meine sozialversicherungsnummer ist"

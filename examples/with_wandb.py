@@ -12,8 +12,14 @@ from existing_script import ALPHABET, WINDOW, CharModel, encode, windows
 from lightning.pytorch.loggers import WandbLogger
 from torch.utils.data import DataLoader
 
-from lightning_exposure import CanaryDataModule, CanarySet, ExposureCallback, ExtractionCallback, SecretFormat
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure import (
+    CanaryDataModule,
+    CanarySet,
+    CharTokenizer,
+    ExposureCallback,
+    ExtractionCallback,
+    SecretFormat,
+)
 from lightning_exposure.report.wandb import stay_offline_without_login
 
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from lightning_exposure.data import CanaryDataModule
     from lightning_exposure.exposure import ExposureEstimate, measure_exposure
     from lightning_exposure.extraction import Candidate, Extraction, extract
-    from lightning_exposure.language import SecretTree
     from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
+    from lightning_exposure.tokenization import CharTokenizer, WordTokenizer
+    from lightning_exposure.tree import SecretTree
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ __all__ = [
     "CanaryDataModule",
     "CanarySet",
     "Candidate",
+    "CharTokenizer",
     "DifferentialPrivacy",
     "ExposureCallback",
     "ExposureEstimate",
@@ -35,6 +37,7 @@ __all__ = [
     "ExtractionCallback",
     "SecretFormat",
     "SecretTree",
+    "WordTokenizer",
     "extract",
     "measure_exposure",
 ]
@@ -46,13 +49,15 @@ _HOMES = {
     "CanaryDataModule": "data",
     "CanarySet": "secrets",
     "Candidate": "extraction",
+    "CharTokenizer": "tokenization",
     "DifferentialPrivacy": "callbacks",
     "ExposureCallback": "callbacks",
     "ExposureEstimate": "exposure",
     "Extraction": "extraction",
     "ExtractionCallback": "callbacks",
     "SecretFormat": "secrets",
-    "SecretTree": "language",
+    "SecretTree": "tree",
+    "WordTokenizer": "tokenization",
     "extract": "extraction",
     "measure_exposure": "exposure",
 }

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from lightning_exposure import SecretFormat, SecretTree
-from lightning_exposure.language import CharTokenizer, WordTokenizer
+from lightning_exposure.tokenization import CharTokenizer, WordTokenizer
 from tests import oracle
 from tests.toys import MergingTokenizer, Nested, Recurrent, Stateless, sharpened
 

@@ -76,7 +76,7 @@ RECIPE = """
 import sys
 import torch
 from torch.utils.data import DataLoader
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure.tokenization import CharTokenizer
 
 class Model(pl.LightningModule):
     def __init__(self):

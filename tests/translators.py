@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure import SecretFormat, SecretTree
-from lightning_exposure.language import CharTokenizer
-from lightning_exposure.language.seq2seq import Seq2SeqAdapter
+from lightning_exposure.adapters.encoder_decoder.adapter import Seq2SeqAdapter
 from lightning_exposure.modules import EncoderDecoder
+from lightning_exposure.tokenization import CharTokenizer
 from tests import oracle
 from tests.toys import sharpened
 

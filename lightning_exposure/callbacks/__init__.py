@@ -3,7 +3,7 @@
 from lightning_exposure.callbacks.audit import AuditCallback, AuditWarning
 from lightning_exposure.callbacks.exposure import ExposureCallback
 from lightning_exposure.callbacks.extraction import ExtractionCallback
-from lightning_exposure.callbacks.privacy import DifferentialPrivacy
+from lightning_exposure.callbacks.private.differential_privacy import DifferentialPrivacy
 from lightning_exposure.callbacks.quiet import quiet
 
 __all__ = [

@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_exposure.callbacks.progress import status
+from lightning_exposure.callbacks._progress import status
+from lightning_exposure.callbacks._trees import CanaryTrees, ModelOf, only_one_with_this_name
 from lightning_exposure.callbacks.quiet import quiet
-from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, only_one_with_this_name
 from lightning_exposure.errors import ArgumentError, DataError, FitError
 from lightning_exposure.exposure.intervals import check_confidence
-from lightning_exposure.language import SecretTree, Tokenizer
-from lightning_exposure.privacy.auditing import AuditResult, audit, largest_provable_epsilon
-from lightning_exposure.privacy.bounds import check_delta
+from lightning_exposure.privacy.audit.audit import AuditResult, audit, largest_provable_epsilon
+from lightning_exposure.privacy.audit.bounds import check_delta
 from lightning_exposure.secrets import Canary, CanarySet
+from lightning_exposure.tokenization import Tokenizer
+from lightning_exposure.tree import SecretTree
 from lightning_exposure.walks import score, uniform_walks
 
 _USUAL_DELTA = 1e-5

@@ -11,18 +11,19 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_exposure.callbacks.metrics import exposure_metrics, refuse_names_of_summaries
-from lightning_exposure.callbacks.pace import Caps, Effort, Pace, is_last
-from lightning_exposure.callbacks.progress import Update, say, status
+from lightning_exposure.callbacks._metrics import exposure_metrics, refuse_names_of_summaries
+from lightning_exposure.callbacks._pace import Caps, Effort, Pace, is_last
+from lightning_exposure.callbacks._progress import Update, say, status
+from lightning_exposure.callbacks._trees import CanaryTrees, ModelOf, loggers_named, only_one_with_this_name
 from lightning_exposure.callbacks.quiet import quiet, training_clock
-from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, only_one_with_this_name
 from lightning_exposure.errors import ArgumentError, FitError, ScoreError
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal, measure_exposure
 from lightning_exposure.exposure.estimate import check_measurement
-from lightning_exposure.language import SecretTree, Tokenizer
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.record import Measurement, References
 from lightning_exposure.secrets import Canary, CanarySet
+from lightning_exposure.tokenization import Tokenizer
+from lightning_exposure.tree import SecretTree
 from lightning_exposure.walks import uniform_walks
 
 
@@ -69,7 +70,7 @@ class ExposureCallback(Callback):
 
     Example:
         >>> from lightning_exposure import CanarySet, SecretFormat
-        >>> from lightning_exposure.language import CharTokenizer
+        >>> from lightning_exposure.tokenization import CharTokenizer
         >>> canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4, 16], seed=0)
         >>> callback = ExposureCallback(canaries, CharTokenizer.from_text(*canaries.texts), every_n_epochs=2)
         >>> callback.history

@@ -8,18 +8,19 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_exposure.callbacks._progress import Update, status
+from lightning_exposure.callbacks._trees import CanaryTrees, ModelOf, loggers_named, only_one_with_this_name, say
 from lightning_exposure.callbacks.exposure import ExposureCallback
-from lightning_exposure.callbacks.progress import Update, status
 from lightning_exposure.callbacks.quiet import quiet
-from lightning_exposure.callbacks.trees import CanaryTrees, ModelOf, loggers_named, only_one_with_this_name, say
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import Extraction, check_settings, extract
-from lightning_exposure.language import SecretTree, Tokenizer
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.tables import extraction_rows, extraction_table, verdict_rows, verdict_table
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import Canary, CanarySet
+from lightning_exposure.tokenization import Tokenizer
+from lightning_exposure.tree import SecretTree
 
 _LEAST: dict[str, dict[str, int]] = {
     "shortest_path": {"budget": 100},

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     if arguments and arguments[0] in COMMANDS:
-        command = import_module(f"{__name__}.{arguments[0]}")
+        command = import_module(f"{__name__}.commands.{arguments[0]}")
         code: int = command.run(arguments[1:])
         return code
     parser = _top_level_parser()

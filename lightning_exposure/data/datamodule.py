@@ -8,10 +8,13 @@ from typing import Any
 
 import torch.distributed
 
-from lightning_exposure.data.collections import choose, loaders_in, replaced
-from lightning_exposure.data.datasets import Occurrences
+from lightning_exposure._checks import whole_number
+from lightning_exposure.data._collections import choose, loaders_in, replaced
+from lightning_exposure.data._datasets import Occurrences
+from lightning_exposure.data._loader import Weaver, weave_loader
+from lightning_exposure.data._randomness import seeded
+from lightning_exposure.data._samplers import Course
 from lightning_exposure.data.ledger import Ledger
-from lightning_exposure.data.loader import Weaver, weave_loader
 from lightning_exposure.data.packages import (
     on_packages,
     package_named,
@@ -19,11 +22,8 @@ from lightning_exposure.data.packages import (
     packages_in_use,
     packages_of,
 )
-from lightning_exposure.data.randomness import seeded
-from lightning_exposure.data.samplers import Course
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.secrets import CanarySet
-from lightning_exposure.secrets.arguments import whole_number
 
 _STATE = "lightning_exposure.ledger"
 _HOOKS = (

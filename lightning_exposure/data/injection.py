@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.secrets import CanarySet
-from lightning_exposure.secrets.sampling import Seed, generator_from
+from lightning_exposure.secrets.formats.drawing import Seed, generator_from
 
 _SPACE = re.compile(r"\s+")
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.data.corpora import python_topics, read_text
 from lightning_exposure.data.injection import Windows, inject_before
 from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
 from lightning_exposure.errors import ArgumentError, DataError
-from lightning_exposure.language import CharTokenizer, WordTokenizer
 from lightning_exposure.secrets import CanarySet
-from lightning_exposure.secrets.arguments import whole_number
+from lightning_exposure.tokenization import CharTokenizer, WordTokenizer
 
 _WORD = re.compile(r"\n|\S+")
 _LONGEST_PATH = 1024

@@ -10,14 +10,14 @@ from types import MappingProxyType
 import numpy as np
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure.case import Case
-from lightning_exposure.exposure.choosing import measure_automatically
-from lightning_exposure.exposure.counting import measure_by_counting
+from lightning_exposure.exposure._case import Case
+from lightning_exposure.exposure._choosing import measure_automatically
+from lightning_exposure.exposure._counting import measure_by_counting
+from lightning_exposure.exposure._references import measure_by_sampling, measure_by_skew_normal
+from lightning_exposure.exposure._weighted import measure_by_importance
 from lightning_exposure.exposure.intervals import check_confidence
-from lightning_exposure.exposure.references import measure_by_sampling, measure_by_skew_normal
 from lightning_exposure.exposure.result import ExposureEstimate
-from lightning_exposure.exposure.weighted import measure_by_importance
-from lightning_exposure.language.tree import SecretTree
+from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks import DEFAULT_MEMORY, measure_rounding, score
 
 _LARGEST_BITS = 500
@@ -65,7 +65,7 @@ def measure_exposure(
     Example:
         >>> import torch
         >>> from lightning_exposure import SecretFormat
-        >>> from lightning_exposure.language import CharTokenizer
+        >>> from lightning_exposure.tokenization import CharTokenizer
         >>> _ = torch.manual_seed(0)
         >>> model = torch.nn.Sequential(torch.nn.Embedding(14, 8), torch.nn.Linear(8, 14))
         >>> tree = SecretTree(model, SecretFormat("pin ####"), CharTokenizer.from_text("pin 0123456789"))

@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lightning_exposure.adapters.encoder_decoder.translations import score_pairs
 from lightning_exposure.errors import ArgumentError, BudgetError
-from lightning_exposure.exposure.case import bits_of_rank
+from lightning_exposure.exposure._case import bits_of_rank
+from lightning_exposure.exposure._references import rank_among_references, rank_counts
 from lightning_exposure.exposure.estimate import METHODS, check_measurement
 from lightning_exposure.exposure.intervals import normal_margin
-from lightning_exposure.exposure.references import rank_among_references, rank_counts
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.exposure.skewnormal import SkewNormal, warn_if_poor
-from lightning_exposure.language.pairs import score_pairs
-from lightning_exposure.secrets.sampling import distinct_integers, generator_from
-from lightning_exposure.secrets.tied import TiedFormats
+from lightning_exposure.secrets.formats.drawing import distinct_integers, generator_from
+from lightning_exposure.secrets.formats.tied import TiedFormats
 from lightning_exposure.walks import Rounding
 
 Encode = Callable[[str], Sequence[int]]
@@ -137,7 +137,7 @@ def measure_tied_exposure(
     Example:
         >>> import torch
         >>> from lightning_exposure import SecretFormat
-        >>> from lightning_exposure.language import CharTokenizer
+        >>> from lightning_exposure.tokenization import CharTokenizer
         >>> from lightning_exposure.modules import EncoderDecoder
         >>> _ = torch.manual_seed(0)
         >>> letters = CharTokenizer.from_text("_^pin code 0123456789")

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.modules._optimizers import OPTIMIZERS, SCHEDULERS, check_choice, check_number
 from lightning_exposure.modules.language_model import LanguageModelling
-from lightning_exposure.modules.optimizers import OPTIMIZERS, SCHEDULERS, check_choice, check_number
-from lightning_exposure.secrets.arguments import whole_number
 
 _COUNTS = (
     "vocab_size",
@@ -230,7 +230,7 @@ class EncoderDecoder(Translating, pl.LightningModule):
     as they are written, without `start_id`, which the module puts before them. Logged are `train_loss`, `val_loss` and
     `test_loss` in nats per token.
 
-    To measure how exposed a secret in the targets is, see `lightning_exposure.language.seq2seq`.
+    To measure how exposed a secret in the targets is, see `lightning_exposure.adapters.encoder_decoder.adapter`.
 
     For a Trainer of `pytorch_lightning`, use the class `EncoderDecoder.under("pytorch_lightning")`.
 

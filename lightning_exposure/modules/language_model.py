@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 from torch import Tensor, nn
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.modules.convolutional import ConvolutionalNetwork
-from lightning_exposure.modules.optimizers import (
+from lightning_exposure.modules._optimizers import (
     OPTIMIZERS,
     SCHEDULERS,
     check_choice,
@@ -20,10 +20,10 @@ from lightning_exposure.modules.optimizers import (
     make_optimizer,
     make_scheduler,
 )
+from lightning_exposure.modules.convolutional import ConvolutionalNetwork
 from lightning_exposure.modules.recurrent import RecurrentNetwork
 from lightning_exposure.modules.transformer import TransformerNetwork
 from lightning_exposure.modules.wavenet import WaveNet
-from lightning_exposure.secrets.arguments import whole_number
 
 _SHARED = ("hidden_size", "num_layers", "dropout")
 # For each architecture: its network, and which of the arguments it takes besides the shared ones.

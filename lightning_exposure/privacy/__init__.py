@@ -1,19 +1,21 @@
-"""Differentially private training: clipping, noise, accounting, auditing."""
+"""Differentially private training: clipping, private steps, auditing."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+# At once, not when it is asked for: the package `audit` would otherwise hide the function of that name.
+from lightning_exposure.privacy.audit.audit import AuditResult, audit
+
 if TYPE_CHECKING:
-    from lightning_exposure.privacy.accounting import epsilon, noise_for, steps_within
-    from lightning_exposure.privacy.auditing import AuditResult, audit
-    from lightning_exposure.privacy.budget import Budget
-    from lightning_exposure.privacy.clipping import Clipping
-    from lightning_exposure.privacy.losses import per_example_loss
-    from lightning_exposure.privacy.optimizer import private_optimizer
-    from lightning_exposure.privacy.sampling import PoissonLoader, generators
-    from lightning_exposure.privacy.training import PrivateSteps
+    from lightning_exposure.privacy.clipping.clipping import Clipping
+    from lightning_exposure.privacy.clipping.losses import per_example_loss
+    from lightning_exposure.privacy.steps.accounting import epsilon, noise_for, steps_within
+    from lightning_exposure.privacy.steps.budget import Budget
+    from lightning_exposure.privacy.steps.optimizer import private_optimizer
+    from lightning_exposure.privacy.steps.poisson import PoissonLoader, generators
+    from lightning_exposure.privacy.steps.private_steps import PrivateSteps
 
 __all__ = [
     "AuditResult",
@@ -32,18 +34,16 @@ __all__ = [
 
 # Imported when they are asked for: whoever wants one layer of this package should not have to load Opacus.
 _HOMES = {
-    "AuditResult": "auditing",
-    "Budget": "budget",
-    "Clipping": "clipping",
-    "PoissonLoader": "sampling",
-    "PrivateSteps": "training",
-    "audit": "auditing",
-    "epsilon": "accounting",
-    "generators": "sampling",
-    "noise_for": "accounting",
-    "per_example_loss": "losses",
-    "private_optimizer": "optimizer",
-    "steps_within": "accounting",
+    "Budget": "steps.budget",
+    "Clipping": "clipping.clipping",
+    "PoissonLoader": "steps.poisson",
+    "PrivateSteps": "steps.private_steps",
+    "epsilon": "steps.accounting",
+    "generators": "steps.poisson",
+    "noise_for": "steps.accounting",
+    "per_example_loss": "clipping.losses",
+    "private_optimizer": "steps.optimizer",
+    "steps_within": "steps.accounting",
 }
 
 

@@ -5,9 +5,9 @@ Matplotlib and Jinja2 come with the extra `report` and are imported when somethi
 
 from __future__ import annotations
 
-from lightning_exposure.report.html import write_report
+from lightning_exposure.report.figures.style import MissingExtraError
+from lightning_exposure.report.pages.run import write_report
 from lightning_exposure.report.record import Measurement, References, RunRecord
-from lightning_exposure.report.style import MissingExtraError
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 
 __all__ = ["Measurement", "MissingExtraError", "References", "RunRecord", "Verdict", "verdict_of", "write_report"]

@@ -14,9 +14,9 @@ from typing import Any
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate
+from lightning_exposure.report._reading import optional_number, read_estimate
 from lightning_exposure.report.amounts import exposure_text, interval_text
 from lightning_exposure.report.fields import Field, plain, read_json, write_whole
-from lightning_exposure.report.reading import optional_number, read_estimate
 from lightning_exposure.report.tables import text_table
 from lightning_exposure.report.verdicts import (
     HOLDS,

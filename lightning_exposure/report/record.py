@@ -12,15 +12,15 @@ from typing import Any
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
-from lightning_exposure.report.fields import Field, plain, read_json, write_whole
-from lightning_exposure.report.reading import (
+from lightning_exposure.report._reading import (
     optional_number,
     read_canaries,
     read_estimates,
     read_extraction,
     read_fit,
 )
-from lightning_exposure.report.summary import summarize
+from lightning_exposure.report._summary import summarize
+from lightning_exposure.report.fields import Field, plain, read_json, write_whole
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import CanarySet
 

@@ -5,10 +5,10 @@ This layer knows nothing about models: it is pure Python (and accepts numpy gene
 
 from __future__ import annotations
 
-from lightning_exposure.secrets.acceptor import Acceptor
-from lightning_exposure.secrets.canaries import CanarySet
-from lightning_exposure.secrets.canary import Canary
-from lightning_exposure.secrets.formats import SecretFormat
-from lightning_exposure.secrets.tied import TiedFormats
+from lightning_exposure.secrets.canaries.canary import Canary
+from lightning_exposure.secrets.canaries.canary_set import CanarySet
+from lightning_exposure.secrets.formats.acceptor import Acceptor
+from lightning_exposure.secrets.formats.format import SecretFormat
+from lightning_exposure.secrets.formats.tied import TiedFormats
 
 __all__ = ["Acceptor", "Canary", "CanarySet", "SecretFormat", "TiedFormats"]

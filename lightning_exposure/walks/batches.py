@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.language.tree import SecretTree
+from lightning_exposure.tree.secret_tree import SecretTree
 
 DEFAULT_MEMORY = 2**30
 """The default limit for model states, in bytes: 1 GiB."""

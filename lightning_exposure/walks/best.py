@@ -7,8 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.language.paths import stack_rows
-from lightning_exposure.language.tree import Children
+from lightning_exposure.tokenization.paths import stack_rows
+from lightning_exposure.tree.secret_tree import Children
 
 
 class BestLeaves:

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.language.tree import Children, Nodes, SecretTree
+from lightning_exposure.tree.secret_tree import Children, Nodes, SecretTree
+from lightning_exposure.walks._frontier import OPEN_NODE, Frontier, OpenNodes
+from lightning_exposure.walks._state_pool import StatePool
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.best import BestLeaves
-from lightning_exposure.walks.frontier import OPEN_NODE, Frontier, OpenNodes
-from lightning_exposure.walks.state_pool import StatePool
 
 SearchProgress = Callable[[int, int, float], None]
 """Called with expansions so far, open nodes, and the cost of the best secret so far (infinity if there is none)."""

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError, BudgetError, TokenizerError
-from lightning_exposure.language.paths import PathFinder
-from lightning_exposure.language.tree import Children, SecretTree
+from lightning_exposure.tokenization.paths import PathFinder
+from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
 from lightning_exposure.walks.rounding import Rounding
 

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from lightning_exposure.language.models import device_of, evaluating
-from lightning_exposure.language.paths import stack_rows
-from lightning_exposure.language.pricing import COST_STEP, IMPOSSIBLE_BITS
-from lightning_exposure.language.tree import SecretTree
+from lightning_exposure.adapters.protocol import device_of, evaluating
+from lightning_exposure.tokenization.paths import stack_rows
+from lightning_exposure.tree.prices import COST_STEP, IMPOSSIBLE_BITS
+from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
 
 Floats = NDArray[np.float64]

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.language.paths import stack_rows
-from lightning_exposure.language.tree import Children, SecretTree
+from lightning_exposure.tokenization.paths import stack_rows
+from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.score import score
 

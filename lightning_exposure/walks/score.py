@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.language.path_reader import PathReader, Reading
-from lightning_exposure.language.states import State
-from lightning_exposure.language.tree import Children, SecretTree
+from lightning_exposure.adapters.states import State
+from lightning_exposure.tree.path_reader import PathReader, Reading
+from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
 
 
@@ -43,7 +43,7 @@ def score(tree: SecretTree, secrets: Sequence[str], *, memory: int = DEFAULT_MEM
 
     Example:
         >>> from lightning_exposure import SecretFormat, SecretTree
-        >>> from lightning_exposure.language import CharTokenizer
+        >>> from lightning_exposure.tokenization import CharTokenizer
         >>> import torch
         >>> uniform = torch.nn.Embedding(16, 16, _weight=torch.zeros(16, 16))
         >>> tree = SecretTree(uniform, SecretFormat("key: ##"), CharTokenizer.from_text("key: 0123456789"))

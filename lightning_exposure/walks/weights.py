@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from lightning_exposure.language.tree import Children, SecretTree
+from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE
 from lightning_exposure.walks.score import follow
 

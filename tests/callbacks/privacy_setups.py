@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lightning_exposure import DifferentialPrivacy
 from lightning_exposure.modules.transformer import TransformerNetwork
 from lightning_exposure.privacy import generators
-from lightning_exposure.privacy.sampling import draw
+from lightning_exposure.privacy.steps.poisson import draw
 
 VOCAB, TIME, WIDTH, RECORDS, BATCH = 9, 6, 8, 60, 15
 STEPS = RECORDS // BATCH

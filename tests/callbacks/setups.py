@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_exposure import CanarySet, SecretFormat
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure.tokenization import CharTokenizer
 
 TEXT = "the quick brown fox jumps over the lazy dog 0123456789-. "
 CHARS = CharTokenizer.from_text(TEXT, "my pin is my key is", "abcdefghijklmnopqrstuvwxyz")

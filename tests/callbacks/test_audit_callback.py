@@ -20,7 +20,7 @@ from lightning_exposure.callbacks import AuditCallback, AuditWarning
 from lightning_exposure.data import TextDataModule
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.modules import LanguageModel
-from lightning_exposure.privacy.auditing import audit, largest_provable_epsilon
+from lightning_exposure.privacy.audit.audit import audit, largest_provable_epsilon
 from tests.callbacks.audit_setups import COINS, KEYS, PINS, SOME, data, train
 from tests.callbacks.setups import CHARS, Model, trainer
 

@@ -24,7 +24,7 @@ from lightning_exposure import (
 )
 from lightning_exposure.callbacks import quiet
 from lightning_exposure.errors import ArgumentError, ModelError, TokenizerError
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure.tokenization import CharTokenizer
 from tests.callbacks.setups import BOTH, CANARIES, CHARS, KEY, PIN, Model, loader, trainer
 
 OFTEN = CANARIES[1].id

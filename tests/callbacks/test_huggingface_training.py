@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lightning_exposure import CanarySet, ExposureCallback, ExtractionCallback, SecretTree, measure_exposure
-from lightning_exposure.language.huggingface import HuggingFaceAdapter
+from lightning_exposure.adapters.huggingface.adapter import HuggingFaceAdapter
 from tests.callbacks.setups import CHARS, PIN, loader, trainer
 
 CANARIES = CanarySet.draw(PIN, repetitions=[1, 40], seed=0)

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_exposure import ExposureCallback, SecretTree, measure_exposure
-from lightning_exposure.callbacks.pace import NEVER_CUT, Caps, Effort, Pace, caps_for, is_last
+from lightning_exposure.callbacks._pace import NEVER_CUT, Caps, Effort, Pace, caps_for, is_last
 from lightning_exposure.callbacks.quiet import quiet, training_clock
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.report.record import Measurement

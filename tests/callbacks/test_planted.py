@@ -22,15 +22,15 @@ from lightning_exposure import (
     ExtractionCallback,
     SecretFormat,
 )
-from lightning_exposure.callbacks.planted import check_copies, check_tokens
+from lightning_exposure.callbacks._planted import check_copies, check_tokens
 from lightning_exposure.data import TextDataModule
 from lightning_exposure.errors import DataError
-from lightning_exposure.language import CharTokenizer, WordTokenizer
-from lightning_exposure.language.spelling import Spelling
-from lightning_exposure.language.subwords import HuggingFaceTokenizer
 from lightning_exposure.modules import LanguageModel
+from lightning_exposure.tokenization import CharTokenizer, WordTokenizer
+from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer
+from lightning_exposure.tokenization.spelling import Spelling
 from tests.callbacks.setups import CHARS, TEXT, Model, trainer
-from tests.language import subword_models
+from tests.tokenization import subword_models
 
 PIN = SecretFormat("my pin is ####")
 ALL = CharTokenizer.from_text(TEXT, TEXT.upper(), "my pin is MY PIN IS \n", "abcdefghijklmnopqrstuvwxyz")

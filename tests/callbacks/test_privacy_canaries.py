@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_exposure import CanarySet, ExposureCallback, ExtractionCallback, SecretFormat
 from lightning_exposure.data import CanaryDataModule, TextDataModule
-from lightning_exposure.language import CharTokenizer
 from lightning_exposure.modules import LanguageModel
+from lightning_exposure.tokenization import CharTokenizer
 from tests.callbacks.privacy_setups import DATA, Data, Module, loss_of, privacy, same, trainer, weights
 
 TEXT = "the quick brown fox jumps over the lazy dog 0123456789 "

@@ -14,7 +14,7 @@ from opacus import GradSampleModule
 from opacus.optimizers import DPOptimizer
 
 from lightning_exposure.privacy import epsilon, generators
-from lightning_exposure.privacy.sampling import draw
+from lightning_exposure.privacy.steps.poisson import draw
 from tests.callbacks.privacy_setups import DATA, OPTIMIZERS, RECORDS, Module, as_opacus_has_it, loss_of, same
 
 ROOT = Path(__file__).resolve().parents[2]

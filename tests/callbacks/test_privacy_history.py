@@ -13,8 +13,9 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
 
 from lightning_exposure.errors import ArgumentError, DataError, FitError
-from lightning_exposure.privacy import PoissonLoader, epsilon, origin
-from lightning_exposure.privacy.origin import KEY, Record, in_checkpoint, read_history, record_of, together, trace
+from lightning_exposure.privacy import PoissonLoader, epsilon
+from lightning_exposure.privacy.steps import origin
+from lightning_exposure.privacy.steps.origin import KEY, Record, in_checkpoint, read_history, record_of, together, trace
 from tests.callbacks.privacy_setups import RATE, STEPS, VOCAB, Data, Module, loss_of, privacy, same, trainer, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from lightning_exposure import DifferentialPrivacy
-from lightning_exposure.callbacks.refusals import refused_strategy
+from lightning_exposure.callbacks.private._refusals import refused_strategy
 from lightning_exposure.errors import ArgumentError, DataError, FitError, ModelError
 from tests.callbacks.privacy_setups import (
     STEPS,
@@ -372,7 +372,7 @@ def test_noise_that_is_silently_zero(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_clipping_that_does_not_clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightning_exposure.privacy.clipping import Clipping
+    from lightning_exposure.privacy.clipping.clipping import Clipping
 
     original = Clipping.clipped_sum
     monkeypatch.setattr(

@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.callbacks import ProgressBar, RichProgressBar, TQDMProgressBar
 
 from lightning_exposure import ExposureCallback, ExtractionCallback
-from lightning_exposure.callbacks.progress import say, status
+from lightning_exposure.callbacks._progress import say, status
 from tests.callbacks.setups import BOTH, CANARIES, CHARS, Model, loader, trainer
 
 

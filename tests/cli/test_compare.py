@@ -16,8 +16,8 @@ SMALL = {"hidden_size": 16, "embedding_size": 8, "num_layers": 1}
 
 def test_in_small(run: Run, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("lightning_exposure.cli.compare.MODEL", SMALL)
-    monkeypatch.setattr("lightning_exposure.cli.compare.ATTACK_BUDGET", 2000)
+    monkeypatch.setattr("lightning_exposure.cli.commands.compare.MODEL", SMALL)
+    monkeypatch.setattr("lightning_exposure.cli.commands.compare.ATTACK_BUDGET", 2000)
     code, out, err = run(
         "compare", "--noise", "0", "1", "--epochs=1", f"--text={text_file}", "--accountant=rdp", "--run_dir=run"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_exposure.cli.runs import load_model
+from lightning_exposure.cli._runs import load_model
 from lightning_exposure.data.corpora import python_topics
 from lightning_exposure.report import RunRecord
 from tests.cli.conftest import Run
@@ -15,7 +15,7 @@ from tests.cli.conftest import Run
 def test_in_small(run: Run, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     # An untrained model gives the attack nothing to go by: it would use up its whole budget.
-    monkeypatch.setattr("lightning_exposure.cli.demo.ATTACK", {"budget": 2000})
+    monkeypatch.setattr("lightning_exposure.cli.commands.demo.ATTACK", {"budget": 2000})
     code, out, err = run("demo", "--run_dir=run", "--epochs=1", f"--text={text_file}", "--seed=3")
     assert (code, err) == (0, "")
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "no litter"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lightning_exposure import CanarySet
-from lightning_exposure.cli.runs import load_model
+from lightning_exposure.cli._runs import load_model
 from lightning_exposure.report import MissingExtraError, RunRecord
 from tests.cli.conftest import TINY, Run
 from tests.cli.test_program import assert_error
@@ -132,7 +132,7 @@ def test_without_the_extra_for_reports(
     def missing(*_: object) -> Path:
         raise MissingExtraError('reports need jinja2; install it with pip install "lightning-exposure[report]".')
 
-    monkeypatch.setattr("lightning_exposure.cli.report.write_report", missing)
+    monkeypatch.setattr("lightning_exposure.cli.commands.report.write_report", missing)
     options = ["--trainer.max_epochs=1", f"--data.text_or_path={text_file}", f"--run_dir={tmp_path / 'run'}"]
     code, out, err = run("fit", *TINY, *options)
     assert (code, err) == (0, "")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from lightning_exposure import CanarySet, Extraction, SecretFormat, SecretTree, extract, measure_exposure
-from lightning_exposure.cli.runs import load_model
+from lightning_exposure.cli._runs import load_model
 from lightning_exposure.exposure import PoorFitWarning
 from lightning_exposure.report import RunRecord
 from tests.cli.conftest import Run
@@ -90,7 +90,7 @@ def test_measure_warns_in_one_line(run: Run, run_dir: Path, monkeypatch: pytest.
         warnings.warn("the fit\nis poor", PoorFitWarning, stacklevel=1)
         warnings.warn("the weather is poor", UserWarning, stacklevel=1)
 
-    monkeypatch.setattr("lightning_exposure.exposure.references.warn_if_poor", warn)
+    monkeypatch.setattr("lightning_exposure.exposure._references.warn_if_poor", warn)
     code, out, err = run("measure", run_dir, "--method=skewnormal")
     assert (code, err) == (0, "lightning-exposure: warning: the fit is poor\n")
     assert out.splitlines()[-1].endswith("skewnormal")
@@ -242,7 +242,7 @@ def test_an_interrupted_attack_shows_what_it_found(run: Run, run_dir: Path, monk
 
         return progress
 
-    monkeypatch.setattr("lightning_exposure.cli.extract.search_progress", interrupt)
+    monkeypatch.setattr("lightning_exposure.cli.commands.extract.search_progress", interrupt)
     code, out, _ = run("extract", run_dir, "--algorithm=brute_force")
     assert code == 130
     assert "ended by interrupt" in out

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from lightning_exposure.data import TextDataModule, inject
 from lightning_exposure.data.corpora import python_topics
 from lightning_exposure.errors import ArgumentError, DataError
-from lightning_exposure.language import SecretTree
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.secrets import CanarySet, SecretFormat
+from lightning_exposure.tree import SecretTree
 from tests.data.helpers import CANARIES, LIGHTNING_WARNINGS
 
 pytestmark = LIGHTNING_WARNINGS

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lightning_exposure.data._weaving import REPEAT, share, weave, weave_unknown
 from lightning_exposure.data.ledger import Ledger
-from lightning_exposure.data.weaving import REPEAT, share, weave, weave_unknown
 from lightning_exposure.errors import ArgumentError
 
 sizes = st.integers(0, 40)

@@ -13,8 +13,8 @@ import torch
 
 from lightning_exposure import SecretFormat, SecretTree, measure_exposure
 from lightning_exposure.errors import ArgumentError, BudgetError, ModelError, SecretError
-from lightning_exposure.language import CharTokenizer
-from lightning_exposure.language.paths import tokens_of
+from lightning_exposure.tokenization import CharTokenizer
+from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.walks import enumerate_leaves
 from tests import oracle
 from tests.cases import CASES, CHARACTERS, Case

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure import SecretFormat, SecretTree, extract, measure_exposure
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure.tokenization import CharTokenizer
 from lightning_exposure.walks import enumerate_leaves, model_walks, score, uniform_walks
 from tests.cases import CHARACTERS
 from tests.toys import Recurrent, sharpened

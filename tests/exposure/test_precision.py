@@ -10,10 +10,10 @@ import pytest
 from lightning_exposure import SecretFormat, SecretTree, measure_exposure
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate
-from lightning_exposure.exposure.case import Case
-from lightning_exposure.exposure.choosing import both, looks
-from lightning_exposure.exposure.references import GrowingReferences
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure.exposure._case import Case
+from lightning_exposure.exposure._choosing import both, looks
+from lightning_exposure.exposure._references import GrowingReferences
+from lightning_exposure.tokenization import CharTokenizer
 from lightning_exposure.walks import (
     DistinctSampler,
     distinct_walks,

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from lightning_exposure import SecretFormat, SecretTree
+from lightning_exposure.adapters.encoder_decoder.adapter import Seq2SeqAdapter
+from lightning_exposure.adapters.encoder_decoder.translations import score_pairs
 from lightning_exposure.errors import ArgumentError, BudgetError, ModelError, SecretError
 from lightning_exposure.exposure import exposure_by_rank
 from lightning_exposure.exposure.tied import measure_tied_exposure
-from lightning_exposure.language.pairs import score_pairs
-from lightning_exposure.language.seq2seq import Seq2SeqAdapter
-from lightning_exposure.secrets.tied import TiedFormats
+from lightning_exposure.secrets.formats.tied import TiedFormats
 from lightning_exposure.walks import score
 from tests import oracle
 from tests.toys import sharpened

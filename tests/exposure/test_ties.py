@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure import SecretFormat, SecretTree, extract, measure_exposure
-from lightning_exposure.exposure.case import Case
-from lightning_exposure.exposure.counting import count
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure.exposure._case import Case
+from lightning_exposure.exposure._counting import count
+from lightning_exposure.tokenization import CharTokenizer
 from lightning_exposure.walks import Rounding, score
 from tests.cases import CHARACTERS
 from tests.toys import Recurrent, sharpened

@@ -15,8 +15,8 @@ from torch import nn
 
 from lightning_exposure import Extraction, SecretFormat, SecretTree, extract
 from lightning_exposure.errors import ArgumentError, ManifestError, SecretError
-from lightning_exposure.language import CharTokenizer
-from lightning_exposure.language.paths import tokens_of
+from lightning_exposure.tokenization import CharTokenizer
+from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.walks import enumerate_leaves, model_walks, score
 from lightning_exposure.walks.best_first import _Search
 from tests.cases import CASES, CHARACTERS, Case

@@ -16,11 +16,11 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
 
 from lightning_exposure import CanaryDataModule, CanarySet, ExposureCallback, ExtractionCallback, SecretFormat
+from lightning_exposure.adapters.encoder_decoder.adapter import Seq2SeqAdapter
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.language import CharTokenizer
-from lightning_exposure.language.seq2seq import Seq2SeqAdapter
 from lightning_exposure.modules import EncoderDecoder
-from lightning_exposure.secrets.tied import TiedFormats
+from lightning_exposure.secrets.formats.tied import TiedFormats
+from lightning_exposure.tokenization import CharTokenizer
 from tests.data.helpers import LIGHTNING_WARNINGS, make_trainer
 
 pytestmark = LIGHTNING_WARNINGS

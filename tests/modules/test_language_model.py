@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from lightning_exposure.adapters import RecurrentAdapter, StatelessAdapter, step_model
 from lightning_exposure.data import TextDataModule
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.exposure import measure_exposure
-from lightning_exposure.language import RecurrentAdapter, SecretTree, StatelessAdapter, step_model
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.secrets import SecretFormat
+from lightning_exposure.tree import SecretTree
 from tests.data.helpers import LIGHTNING_WARNINGS, make_trainer
 
 pytestmark = LIGHTNING_WARNINGS

@@ -9,8 +9,8 @@ import torch
 import torch.distributed
 from torch import nn
 
-from lightning_exposure.privacy.clipping import Clipping
-from lightning_exposure.privacy.optimizer import ClippedOptimizer, private_optimizer
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.steps.optimizer import ClippedOptimizer, private_optimizer
 
 SIZES = [(3, 5), (4, 0), (0, 0), (2, 6)]  # how many examples each process draws
 

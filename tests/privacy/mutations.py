@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_exposure import DifferentialPrivacy
-from lightning_exposure.callbacks.account import Account
-from lightning_exposure.privacy import clipping as clipping_module
-from lightning_exposure.privacy import sampling as sampling_module
-from lightning_exposure.privacy.clipping import Clipping
-from lightning_exposure.privacy.optimizer import ClippedOptimizer
-from lightning_exposure.privacy.training import PrivateSteps
+from lightning_exposure.callbacks.private._account import Account
+from lightning_exposure.privacy.clipping import clipping as clipping_module
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.steps import poisson as sampling_module
+from lightning_exposure.privacy.steps.optimizer import ClippedOptimizer
+from lightning_exposure.privacy.steps.private_steps import PrivateSteps
 
 RECORDS, BATCH, EPOCHS = 400, 40, 3
 NORM = 0.05

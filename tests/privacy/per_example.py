@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure.privacy.clipping import Clipping
+from lightning_exposure.privacy.clipping.clipping import Clipping
 
 Loss = Callable[[nn.Module, Tensor], Tensor]
 Sums = dict[nn.Parameter, Tensor]

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.privacy.accounting import epsilon, noise_for, spent, steps_within, with_steps
+from lightning_exposure.privacy.steps.accounting import epsilon, noise_for, spent, steps_within, with_steps
 
 DELTA = 1e-6
 

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.privacy.bounds import (
+from lightning_exposure.privacy.audit.bounds import (
     clopper_pearson,
     group_delta,
     one_run_epsilon,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lightning_exposure.errors import ArgumentError, ModelError
-from lightning_exposure.privacy.clipping import Clipping
+from lightning_exposure.privacy.clipping.clipping import Clipping
 from tests.privacy.models import BATCH, NETWORKS, ROWS, SIZE, TIME, Tied, made, tokens, vectors
 from tests.privacy.per_example import in_one_pass, mean_of_squares
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ModelError
-from lightning_exposure.privacy.clipping import Clipping
+from lightning_exposure.privacy.clipping.clipping import Clipping
 from tests.privacy.models import BATCH, ROWS, SIZE, TIME, Scale, Tied, made, tokens, vectors
 from tests.privacy.per_example import in_one_pass, mean_of_squares
 

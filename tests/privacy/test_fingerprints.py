@@ -10,7 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure.privacy.fingerprints import _WIDTH, content, fingerprint, fingerprints, weights_fingerprint
+from lightning_exposure.privacy.steps.fingerprints import (
+    _WIDTH,
+    content,
+    fingerprint,
+    fingerprints,
+    weights_fingerprint,
+)
 
 LONG = 2 * _WIDTH * 9 + 13
 
@@ -127,7 +133,7 @@ def test_weights_are_known_again_in_another_precision() -> None:
 
 
 def test_the_arithmetic_of_other_devices_is_the_same() -> None:
-    from lightning_exposure.privacy.fingerprints import _row_sums_here, _row_sums_there
+    from lightning_exposure.privacy.steps.fingerprints import _row_sums_here, _row_sums_there
 
     raw = torch.randn(2 * _WIDTH * 3 + 10).view(torch.uint8)
     assert _row_sums_here(raw.numpy()).tolist() == _row_sums_there(raw).tolist()

@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.modules import ConvolutionalNetwork, RecurrentNetwork, TransformerNetwork
-from lightning_exposure.privacy.clipping import Clipping
-from lightning_exposure.privacy.optimizer import private_optimizer
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.steps.optimizer import private_optimizer
 
 VOCABULARY, TIME = 11, 7
 # Opacus' hooks are called for layers whose inputs want no gradients, which is on purpose.

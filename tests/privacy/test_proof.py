@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.proof import (
+from lightning_exposure.privacy.steps.proof import (
     FALSE_ALARM,
     Snapshot,
     check_clipping,

@@ -11,11 +11,18 @@ import torch
 from scipy import stats
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.proof import BATCH_TESTS, NOISE_TESTS, BatchTests, Coordinates, ErrorBudget, NoiseTests
-from lightning_exposure.privacy.proof.accountant import check_accounting
-from lightning_exposure.privacy.proof.batches import check_draw
-from lightning_exposure.privacy.proof.error import NormalTotals, as_normal, is_time_to_look, of_counts, of_squares
-from lightning_exposure.privacy.sampling import draw
+from lightning_exposure.privacy.steps.poisson import draw
+from lightning_exposure.privacy.steps.proof import (
+    BATCH_TESTS,
+    NOISE_TESTS,
+    BatchTests,
+    Coordinates,
+    ErrorBudget,
+    NoiseTests,
+)
+from lightning_exposure.privacy.steps.proof.accountant import check_accounting
+from lightning_exposure.privacy.steps.proof.batches import check_draw
+from lightning_exposure.privacy.steps.proof.error import NormalTotals, as_normal, is_time_to_look, of_counts, of_squares
 
 Change = Callable[[np.ndarray, int], np.ndarray]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.clipping import Clipping
-from lightning_exposure.privacy.proof.sums import SumOfExamples
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.steps.proof._sums import SumOfExamples
 
 EXAMPLES, NORM = 12, 0.3
 

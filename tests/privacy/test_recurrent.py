@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ModelError
-from lightning_exposure.privacy.clipping import Clipping
-from lightning_exposure.privacy.recurrent import gru_layer, lstm_layer, run_layers
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.clipping.recurrent_layers import gru_layer, lstm_layer, run_layers
 from tests.privacy.per_example import assert_clips_like_a_loop, one_by_one
 
 KINDS = [nn.LSTM, nn.GRU]

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from lightning_exposure.privacy.clipping import Clipping
-from lightning_exposure.privacy.gradients import Gradient, Products, Rows, Whole, weighted_sum
-from lightning_exposure.privacy.measuring import measure, squares_of, squares_of_formed
-from lightning_exposure.privacy.rounding import full_precision, lengths, outer_sum, pairs
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.clipping.gradients import Gradient, Products, Rows, Whole, weighted_sum
+from lightning_exposure.privacy.clipping.norms import measure, squares_of, squares_of_formed
+from lightning_exposure.privacy.clipping.rounding import full_precision, lengths, outer_sum, pairs
 from tests.privacy.models import Tied
 
 NORM = 1.0

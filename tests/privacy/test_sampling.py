@@ -25,7 +25,7 @@ from torch.utils.data import (
 
 from lightning_exposure.data import CanaryDataModule
 from lightning_exposure.errors import DataError
-from lightning_exposure.privacy.sampling import PoissonLoader, draw, generators, steps_per_epoch
+from lightning_exposure.privacy.steps.poisson import PoissonLoader, draw, generators, steps_per_epoch
 from tests.data.helpers import CANARIES, COUNT, encode, numbers_loader, read
 
 

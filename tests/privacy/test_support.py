@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lightning_exposure.errors import ModelError
 from lightning_exposure.modules import LanguageModel
-from lightning_exposure.privacy.clipping import Clipping
-from lightning_exposure.privacy.support import refuse_unsupported
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.clipping.support import refuse_unsupported
 
 
 class WithParameter(nn.Module):

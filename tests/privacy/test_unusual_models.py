@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.nn.utils import parametrizations, prune
 
 from lightning_exposure.errors import ModelError
-from lightning_exposure.privacy.clipping import Clipping
+from lightning_exposure.privacy.clipping.clipping import Clipping
 from tests.privacy.models import BATCH, SIZE, Scale, made, vectors
 from tests.privacy.per_example import assert_clips_like_a_loop, in_one_pass, mean_of_squares, one_by_one
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy import watching
-from lightning_exposure.privacy.watching import Watch
+from lightning_exposure.privacy.steps import watching
+from lightning_exposure.privacy.steps.watching import Watch
 
 
 def made(kind: Any = torch.optim.Adam) -> tuple[nn.Module, Any, Watch]:

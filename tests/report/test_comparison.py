@@ -15,9 +15,9 @@ import pytest
 
 from lightning_exposure.errors import ArgumentError, ManifestError
 from lightning_exposure.exposure import ExposureEstimate
-from lightning_exposure.report.against_epsilon import exposure_against_epsilon
 from lightning_exposure.report.comparison import Comparison, Outcome
-from lightning_exposure.report.comparison_page import render, write_comparison
+from lightning_exposure.report.figures.against_epsilon import exposure_against_epsilon
+from lightning_exposure.report.pages.comparison import render, write_comparison
 
 SIZE = math.log2(10**9)
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from lightning_exposure.report import MissingExtraError, References, RunRecord, html, write_report
-from lightning_exposure.report.contents import attack_rows, canary_rows, facts, meaning, shade
-from lightning_exposure.report.html import render
+from lightning_exposure.report import MissingExtraError, References, RunRecord, write_report
+from lightning_exposure.report.pages import run as html
+from lightning_exposure.report.pages._contents import attack_rows, canary_rows, facts, meaning, shade
+from lightning_exposure.report.pages.run import render
 from lightning_exposure.secrets import CanarySet, SecretFormat
 from tests.report.builder import make_estimate, make_extraction, make_history, make_record
 

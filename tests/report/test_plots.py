@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 
 from lightning_exposure import report
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.report import Measurement, MissingExtraError, References, RunRecord, plots
-from lightning_exposure.report.style import THEMES, line_style, spread, theme_named, to_bytes
+from lightning_exposure.report import Measurement, MissingExtraError, References, RunRecord
+from lightning_exposure.report.figures import paper as plots
+from lightning_exposure.report.figures.style import THEMES, line_style, spread, theme_named, to_bytes
 from lightning_exposure.secrets import CanarySet, SecretFormat
 from tests.report.builder import make_estimate, make_history, make_record, make_references
 

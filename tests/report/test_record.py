@@ -15,7 +15,7 @@ import pytest
 
 from lightning_exposure.errors import ArgumentError, ManifestError
 from lightning_exposure.report import Measurement, References, RunRecord
-from lightning_exposure.report.summary import listed
+from lightning_exposure.report._summary import listed
 from lightning_exposure.secrets import CanarySet, SecretFormat
 from tests.report.builder import make_estimate, make_extraction, make_record
 

@@ -12,7 +12,6 @@ import torch
 
 from lightning_exposure import SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.exposure import ExposureEstimate
-from lightning_exposure.language import CharTokenizer
 from lightning_exposure.report.verdicts import (
     LEVELS,
     Answer,
@@ -26,6 +25,7 @@ from lightning_exposure.report.verdicts import (
     verdict_of,
     verdict_of_first_candidate,
 )
+from lightning_exposure.tokenization import CharTokenizer
 from tests.report.builder import make_extraction
 
 SSN = 10**9

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.secrets import SecretFormat, wordlists
+from lightning_exposure.secrets import SecretFormat
+from lightning_exposure.secrets.formats import _wordlists as wordlists
 
 
 @pytest.mark.parametrize(

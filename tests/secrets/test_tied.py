@@ -8,7 +8,7 @@ import pytest
 
 from lightning_exposure import SecretFormat
 from lightning_exposure.errors import FormatError
-from lightning_exposure.secrets.tied import TiedFormats
+from lightning_exposure.secrets.formats.tied import TiedFormats
 
 
 def test_tied_blanks_are_filled_alike() -> None:

@@ -10,8 +10,9 @@ import pytest
 from torch import Tensor
 
 from lightning_exposure import SecretFormat, SecretTree
+from lightning_exposure.adapters import RecurrentAdapter
 from lightning_exposure.errors import ArgumentError, BudgetError
-from lightning_exposure.language import CharTokenizer, RecurrentAdapter
+from lightning_exposure.tokenization import CharTokenizer
 from lightning_exposure.walks import Rounding, count_ranks, enumerate_leaves, measure_rounding, score
 from tests import oracle
 from tests.cases import CASES, CHARACTERS, FLOAT32, Case

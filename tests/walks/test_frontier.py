@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from lightning_exposure.language import RecurrentAdapter
-from lightning_exposure.walks.frontier import OPEN_NODE, Frontier, OpenNodes
-from lightning_exposure.walks.state_pool import StatePool
+from lightning_exposure.adapters import RecurrentAdapter
+from lightning_exposure.walks._frontier import OPEN_NODE, Frontier, OpenNodes
+from lightning_exposure.walks._state_pool import StatePool
 from tests.toys import Recurrent
 
 

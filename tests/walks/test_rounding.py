@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure import SecretFormat, SecretTree
-from lightning_exposure.language import CharTokenizer
+from lightning_exposure.tokenization import CharTokenizer
 from lightning_exposure.walks import Rounding, count_ranks, enumerate_leaves, measure_rounding, score
 from tests.cases import CHARACTERS
 from tests.toys import Constant, Recurrent, sharpened

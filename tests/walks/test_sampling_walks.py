@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.language.paths import tokens_of
+from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.walks import distinct_walks, enumerate_leaves, log_weights, model_walks, uniform_walks
 from tests.cases import CASES, Case
 

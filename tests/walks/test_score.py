@@ -8,7 +8,7 @@ import torch
 
 from lightning_exposure import SecretTree
 from lightning_exposure.errors import ArgumentError, ModelError
-from lightning_exposure.language.paths import tokens_of
+from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.walks import score
 from tests.cases import CASES, Case
 from tests.toys import Recurrent

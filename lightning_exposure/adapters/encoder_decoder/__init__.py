@@ -1,0 +1,1 @@
+"""Encoder-decoders: the source is read once, the format is on the target side."""

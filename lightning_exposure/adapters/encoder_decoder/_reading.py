@@ -1,0 +1,200 @@
+"""How an encoder-decoder reads: the source once, then targets of which each token follows those before it.
+
+Two kinds of modules are known: those with `encode` and `decode` methods, such as `EncoderDecoder` of this library, and
+the encoder-decoders of Hugging Face (T5, BART, Marian and their relatives).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lightning_exposure.adapters.protocol import device_of, evaluating, logits_of
+from lightning_exposure.adapters.states import State, batch_dimensions, holds_tensors, map_tensors, select_rows
+from lightning_exposure.errors import ModelError
+
+_REMEDY = (
+    "Expected a Hugging Face encoder-decoder, or a module with encode(source) -> memory and decode(tokens, memory, "
+    "state=None) -> (logits, state) or logits, the memory made of tensors with one row per source; or a module that "
+    "holds one such module in an attribute."
+)
+
+
+class Reader(Protocol):
+    """An encoder-decoder, whoever made it."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that does the work."""
+        ...
+
+    @property
+    def start_id(self) -> int | None:
+        """The token that targets begin with, if the module says which."""
+        ...
+
+    def encode(self, sources: Tensor, /) -> State:
+        """What the encoder makes of sources `(batch, time)` of one length: the memory, one row for each."""
+        ...
+
+    def decode(self, tokens: Tensor, memory: State, state: State | None = None, /) -> Any:
+        """What the decoder returns for tokens `(batch, time)`, each row with a memory of its own."""
+        ...
+
+    def take(self, memory: State, rows: Tensor, /) -> State:
+        """The memory of some rows."""
+        ...
+
+    def expand(self, memory: State, count: int, /) -> State:
+        """The memory of one row for each of many rows, without copying it."""
+        ...
+
+
+def read(reader: Reader, tokens: Tensor, memory: State) -> Tensor:
+    """The logits `(batch, time, vocabulary)` after each of the tokens `(batch, time)`."""
+    return logits_of(reader.decode(tokens, memory), *tokens.shape)
+
+
+class PlainReader:
+    """Reads with a module that has `encode(source)` and `decode(tokens, memory, state=None)`.
+
+    Args:
+        module: The model.
+
+    Raises:
+        ModelError: `encode` fails, or its result has not one row per source.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        trial = torch.zeros(3, 4, dtype=torch.long, device=device_of(module))
+        name = type(module).__name__
+        try:
+            with evaluating(module):
+                of_two, of_three = self.encode(trial[:2]), self.encode(trial)
+        except Exception as error:
+            raise ModelError(f"encode of {name} failed on token ids of shape (2, 4): {error!r}. {_REMEDY}") from error
+        if not (holds_tensors(of_two) and holds_tensors(of_three)):
+            raise ModelError(f"encode of {name} returned {type(of_two).__name__}. {_REMEDY}")
+        self._dimensions = batch_dimensions(of_two, of_three)
+        self._refuse_unclear(of_two)
+
+    @property
+    def start_id(self) -> int | None:
+        """The module's `start_id`."""
+        found = getattr(self.module, "start_id", None)
+        return None if found is None else int(found)
+
+    def encode(self, sources: Tensor, /) -> State:
+        """Call `encode`."""
+        return self.module.encode(sources)  # type: ignore[operator]
+
+    def decode(self, tokens: Tensor, memory: State, state: State | None = None, /) -> Any:
+        """Call `decode`, with a state if there is one."""
+        more = () if state is None else (state,)
+        return self.module.decode(tokens, memory, *more)  # type: ignore[operator]
+
+    def take(self, memory: State, rows: Tensor, /) -> State:
+        """The memory of some rows."""
+        return select_rows(memory, self._dimensions, rows)
+
+    def expand(self, memory: State, count: int, /) -> State:
+        """Views of the memory of one row."""
+
+        def widen(tensor: Tensor, dimension: int) -> Tensor:
+            return tensor.expand([count if d == dimension else n for d, n in enumerate(tensor.shape)])
+
+        return map_tensors(widen, memory, self._dimensions)
+
+    def _refuse_unclear(self, memory: State) -> None:
+        def check(tensor: Tensor, dimension: int) -> None:
+            if dimension < 0:
+                raise ModelError(
+                    f"encode of {type(self.module).__name__} returned a tensor of shape {tuple(tensor.shape)} for 2 "
+                    f"sources, in which no single dimension follows the number of sources. {_REMEDY}"
+                )
+
+        map_tensors(check, memory, self._dimensions)
+
+
+class HuggingFaceReader:
+    """Reads with an encoder-decoder of Hugging Face; its memory is the encoder's last hidden state.
+
+    Nothing is ever padded, so no attention mask is needed.
+
+    Args:
+        module: The model.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._kind: Any = None  # of what the encoder returns, which the decoder asks for
+
+    @property
+    def start_id(self) -> int | None:
+        """`decoder_start_token_id` of the model's configuration."""
+        found = getattr(self.module.config, "decoder_start_token_id", None)
+        return None if found is None else int(found)
+
+    def encode(self, sources: Tensor, /) -> Tensor:
+        """The encoder's last hidden state `(batch, time, hidden)`."""
+        encoder: Any = self.module.get_encoder()  # type: ignore[operator]
+        output = encoder(input_ids=sources, return_dict=True)
+        self._kind = type(output)
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+    def decode(self, tokens: Tensor, memory: Tensor, state: Any = None, /) -> Any:
+        """Call forward without its encoder; with a cache as the state, the cache is filled further."""
+        return self.module(
+            encoder_outputs=self._kind(last_hidden_state=memory),
+            decoder_input_ids=tokens,
+            past_key_values=state,
+            use_cache=state is not None,
+            return_dict=True,
+        )
+
+    def take(self, memory: Tensor, rows: Tensor, /) -> Tensor:
+        """The memory of some rows."""
+        return memory.index_select(0, rows)
+
+    def expand(self, memory: Tensor, count: int, /) -> Tensor:
+        """Views of the memory of one row."""
+        return memory.expand(count, -1, -1)
+
+
+def reader_of(model: nn.Module) -> Reader:
+    """What reads with a module: the module itself, or the one encoder-decoder that it holds.
+
+    Raises:
+        ModelError: There is none, or there are several.
+    """
+    if isinstance(model, nn.Module):
+        if _is_known(model):
+            return _reader(model)
+        held = {name: part for name, part in model.named_children() if _is_known(part)}
+        if len(held) == 1:
+            return _reader(next(iter(held.values())))
+        if held:
+            raise ModelError(
+                f"{type(model).__name__} holds {len(held)} encoder-decoders ({', '.join(held)}); which is meant? Give "
+                "the one itself."
+            )
+    raise ModelError(f"model is {type(model).__name__}, which is no encoder-decoder. {_REMEDY}")
+
+
+def _reader(module: nn.Module) -> Reader:
+    return HuggingFaceReader(module) if _is_hugging_face(module) else PlainReader(module)
+
+
+def _is_known(module: nn.Module) -> bool:
+    methods = (getattr(module, name, None) for name in ("encode", "decode"))
+    return _is_hugging_face(module) or all(map(callable, methods))
+
+
+def _is_hugging_face(module: nn.Module) -> bool:
+    """An encoder-decoder of `transformers`, or one inside a PEFT wrapper; both have these names."""
+    config = getattr(module, "config", None)
+    return bool(getattr(config, "is_encoder_decoder", False)) and callable(getattr(module, "get_encoder", None))

@@ -1,0 +1,81 @@
+"""What a private training says of itself before it begins: how much privacy there is, and what it covers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from lightning.pytorch import Trainer
+
+from lightning_exposure.callbacks._trees import say
+from lightning_exposure.privacy.steps.origin import Origin
+from lightning_exposure.privacy.steps.poisson import PoissonLoader
+
+
+def announce(
+    trainer: Trainer, loader: PoissonLoader, noise: float, norm: float, outlook: str, exempt: Sequence[str]
+) -> None:
+    """Say what noise there is, and what epsilon it will come to.
+
+    Args:
+        trainer: Who trains.
+        loader: What it reads.
+        noise: The noise multiplier.
+        norm: The clipping norm.
+        outlook: What the steps to come will spend.
+        exempt: What the user vouches for.
+    """
+    rate = loader.sample_rate
+    say(
+        trainer,
+        f"Private training: noise multiplier {noise:.4g}, clipping norm {norm:g}, sample rate {rate:.4g} (about "
+        f"{loader.records * rate:.4g} of {loader.records} records a step).",
+    )
+    say(trainer, outlook)
+    if exempt:
+        say(
+            trainer,
+            f"This epsilon takes your word for it that no training data are behind what {', '.join(exempt)} changes "
+            "(post_processing).",
+        )
+    say(trainer, "Epsilon is per record; what occurs k times in the data is covered as a group only, by k times it.")
+
+
+def announce_origin(trainer: Trainer, origin: Origin, *, verbose: bool) -> None:
+    """Say what epsilon covers of the weights that a fit begins with; a warning, if they were changed meanwhile.
+
+    Args:
+        trainer: Who trains.
+        origin: Where the weights come from.
+        verbose: Whether to say anything but the warning.
+    """
+    before, gaps = origin.record.steps, origin.record.gaps
+    if before and not origin.known and trainer.is_global_zero:
+        warnings.warn(
+            f"The weights are not those that the {before} private steps before have led to: something else changed "
+            "them, such as a fit without DifferentialPrivacy, or other weights were loaded. Epsilon covers those "
+            f"{before} private steps and the ones to come. It does not cover the data behind the change.",
+            stacklevel=2,
+        )
+    if not verbose:
+        return
+    if before and origin.known:
+        say(
+            trainer,
+            f"Epsilon goes on: it includes the {before} private steps that these weights come from, on whatever data.",
+        )
+    if gaps:
+        say(trainer, f"The weights were changed without privacy after {_numbers(gaps)} private steps; not covered.")
+    unknown = trainer.global_step - before
+    if unknown > 0:
+        say(trainer, f"{unknown} steps before these were made without privacy; epsilon does not cover them.")
+    elif not before:
+        say(
+            trainer,
+            "Epsilon covers the steps of this fit. Where the weights come from that it begins with is not known: if "
+            "they were trained before, the data of that training are not covered.",
+        )
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))

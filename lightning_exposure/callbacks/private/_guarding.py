@@ -1,0 +1,82 @@
+"""`Guard`: looks after a private training from its first step to the end of its fit, between the private steps."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+
+from lightning_exposure.callbacks.private._carrying import Carried, Received
+from lightning_exposure.callbacks.private._repeats import Repeats
+from lightning_exposure.callbacks.private._schedules import Blind
+from lightning_exposure.callbacks.private._seams import exempt_hooks, guard_settings, wrap
+from lightning_exposure.privacy.steps.private_steps import PrivateSteps
+from lightning_exposure.privacy.steps.saved_state import SavedState, saved_values
+from lightning_exposure.privacy.steps.watching import Watch
+
+
+class Guard:
+    """Refuses what moves the weights otherwise than private steps, and what is saved beside them and knows the data.
+
+    Args:
+        trainer: Who trains.
+        module: What is trained.
+        callback: The one that makes it private.
+        exempt: The names of what the user vouches for.
+        seed: Of when to look again at saved state.
+
+    Attributes:
+        watch: Over the weights.
+    """
+
+    def __init__(
+        self, trainer: Trainer, module: LightningModule, callback: object, exempt: tuple[str, ...], seed: int
+    ) -> None:
+        (optimizer,) = trainer.optimizers
+        self.watch = Watch(module, optimizer)
+        self._repeats = Repeats(trainer, module)
+        self._saved = SavedState(module, exempt=exempt, hooked=self._repeats.saves, seed=seed)
+        self._steps: PrivateSteps | None = None
+        self._undo = contextlib.ExitStack()
+        saved = [*saved_values(module), *(name for name in exempt if name.startswith("checkpoint."))]
+        for owner, hook in list(exempt_hooks(exempt, trainer, module, callback, saved)):
+            self._undo.callback(wrap(owner, hook, self._allowing))
+        self._blind = Blind(trainer, module, optimizer, callback, exempt)
+        self._carried = Carried(module, self._repeats, exempt, seed)
+        self._received = Received(trainer)
+        self._undo.callback(self._received.undo)
+        for undo in guard_settings(module, self.watch, self._blind, self._received.check):
+            self._undo.callback(undo)
+
+    def follow(self, steps: PrivateSteps | None) -> None:
+        """Say who makes the private steps; None: nobody any more."""
+        self._steps = steps
+
+    def begin(self, batch: Any, index: int) -> None:
+        """Look at what is saved and what is carried over, before a batch; and whether it is still what it was."""
+        self._received.check(batch)
+        if self._repeats.possible:
+            self._saved.look(self._repeats, epoch=index == 0)
+            self._carried.look(self._repeats.last, batch)
+        self._repeats.show(batch, index)
+        self._blind.begin()
+
+    def end(self) -> None:
+        """Look at everything a last time, after the last batch."""
+        self.watch.check()
+        if self._repeats.possible:
+            self._saved.look(self._repeats, last=True)
+
+    def close(self) -> None:
+        """Leave everything as it was."""
+        self._undo.close()
+
+    @contextlib.contextmanager
+    def _allowing(self) -> Iterator[None]:
+        if self._steps is not None:
+            self._steps.prove()  # what comes now would look like a step gone wrong
+        with self.watch.allowing():
+            yield
+            self._received.settle()

@@ -1,0 +1,177 @@
+"""A training step of Lightning run once more, with nothing logged; and a batch put together once more."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers.logger import DummyLogger
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from lightning_exposure.callbacks._trees import say
+from lightning_exposure.callbacks.private._refusals import is_overridden
+from lightning_exposure.privacy.steps.poisson import Draw, PoissonLoader
+from lightning_exposure.privacy.steps.private_steps import PrivateSteps
+from lightning_exposure.privacy.steps.proof.mixing import MixingProbe
+from lightning_exposure.privacy.steps.proof.reruns.examples import Examples
+from lightning_exposure.privacy.steps.proof.reruns.probes import Probes
+
+_ROUNDING = {True: 0.05, False: 1e-3}
+"""By which part of its norm a gradient may be off, in half precision and otherwise."""
+_PRECISION = {True: 2.0**-7, False: 2.0**-20}
+"""By which part numbers may be off in a forward pass: some of their last digits."""
+_RECORDS = 7
+_SILENT = ("log", "log_dict", "print")
+_TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+
+
+class Replays:
+    """Runs parts of some batches again, to see whether their examples mix and are clipped.
+
+    Args:
+        trainer: That trains.
+        module: What is trained.
+        steps: Its private steps.
+        loader: Where its batches come from.
+        verify: How many batches are looked at, at first; 0: none, ever.
+
+    Attributes:
+        notes: What could not be seen, and why.
+    """
+
+    def __init__(
+        self, trainer: Trainer, module: LightningModule, steps: PrivateSteps, loader: PoissonLoader, verify: int
+    ) -> None:
+        self._trainer, self._module, self._loader = trainer, module, loader
+        self._batch_idx = self._examples = 0
+        proof, is_half = steps.proof, "16" in str(trainer.precision)
+        probe = MixingProbe(
+            Examples(steps.clipping, self._run, proof.coordinates),
+            module,
+            loss_reduction=steps.clipping.loss_reduction,
+            max_grad_norm=proof.promise.max_grad_norm,
+            tolerance=_ROUNDING[is_half],
+            precision=_PRECISION[is_half],
+            luck=proof.luck,
+        )
+        self._probes = Probes(probe, proof.luck, verify=verify, say=lambda text: say(trainer, text))
+
+    @property
+    def notes(self) -> list[str]:
+        """What could not be seen, and why."""
+        return self._probes.notes
+
+    def begin(self, batch: Any, batch_idx: int, draw: Draw) -> None:
+        """Before a batch is trained on.
+
+        Raises:
+            MixingError: Its examples mix.
+            FitError: They are not clipped.
+        """
+        self._batch_idx, self._examples = batch_idx, len(draw.records)
+        if len(draw.records) > 1:
+            make = batch_again(self._trainer, self._module, self._loader)
+            self._probes.collate(make, lambda: self._records(draw), self._loader.collate_fn)
+        self._probes.begin(batch, self._examples)
+
+    def end(self, batch: Any) -> None:
+        """After it was trained on.
+
+        Raises:
+            MixingError: Its examples mix.
+            FitError: They are not clipped.
+        """
+        self._probes.end(batch, self._examples)
+
+    def finish(self) -> None:
+        """Say so if there was never a batch to look at."""
+        self._probes.finish()
+
+    def _run(self, batch: Any) -> Tensor | None:
+        return step_again(self._trainer, self._module, self._batch_idx)(batch)
+
+    def _records(self, draw: Draw) -> list[Any]:
+        """Some of the records of the batch."""
+        first, every = self._loader.rank, self._loader.world_size
+        return [self._loader.dataset[first + every * number] for number in draw.records[:_RECORDS]]
+
+
+def step_again(trainer: Trainer, module: LightningModule, batch_idx: int) -> Callable[[Any], Tensor | None]:
+    """A function that runs the training step of a module on a batch, and gives the loss.
+
+    What the step logs goes nowhere, and nobody else's hooks are called.
+
+    Args:
+        trainer: That trains.
+        module: What is trained.
+        batch_idx: What the step is told.
+    """
+
+    def run(batch: Any) -> Tensor | None:
+        step: Any = module.training_step
+        arguments = (batch, batch_idx) if is_param_in_hook_signature(step, "batch_idx", min_args=2) else (batch,)
+        with _silent(trainer, module), trainer.precision_plugin.train_step_context():
+            output = step(*arguments)
+        loss = output.get("loss") if isinstance(output, dict) else output
+        return loss if isinstance(loss, Tensor) else None
+
+    return run
+
+
+@contextlib.contextmanager
+def _silent(trainer: Trainer, module: LightningModule) -> Iterator[None]:
+    attributes = vars(module)
+    before = {name: attributes[name] for name in _SILENT if name in attributes}
+    loggers = trainer.loggers
+    attributes.update(dict.fromkeys(_SILENT, _nothing))
+    trainer.loggers = [DummyLogger() for _ in loggers]
+    try:
+        yield
+    finally:
+        trainer.loggers = loggers
+        for name in _SILENT:
+            attributes.pop(name, None)
+        attributes.update(before)
+
+
+def _nothing(*args: Any, **options: Any) -> None:
+    pass
+
+
+def batch_again(
+    trainer: Trainer, module: LightningModule, loader: PoissonLoader
+) -> Callable[[Sequence[Any]], Any] | None:
+    """A function that makes a batch of some records, as the loader and the hooks of module and data module do.
+
+    Args:
+        trainer: That trains.
+        module: What is trained.
+        loader: Where its batches come from.
+
+    Returns:
+        None if both are those of PyTorch and Lightning, which mix nothing.
+    """
+    collate = loader.collate_fn
+    datamodule = getattr(trainer, "datamodule", None)
+    hooked = any(
+        is_overridden(name, source, kind)
+        for name in _TRANSFERS
+        for source, kind in ((module, "LightningModule"), (datamodule, "LightningDataModule"))
+    )
+    if collate in (None, default_collate) and not hooked:
+        return None
+
+    def make(records: Sequence[Any]) -> Any:
+        batch = default_collate(list(records)) if collate is None else collate(list(records))
+        if hooked:
+            with torch.no_grad():
+                moved: Any = module
+                batch = moved._apply_batch_transfer_handler(moved._on_before_batch_transfer(batch))
+        return batch
+
+    return make

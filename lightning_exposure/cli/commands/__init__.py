@@ -1,0 +1,1 @@
+"""The subcommands of `lightning-exposure`: one file each."""

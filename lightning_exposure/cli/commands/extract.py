@@ -1,0 +1,137 @@
+"""`lightning-exposure extract`: an attack on a trained model."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lightning_exposure.cli._console import hushed, say, say_json, search_progress, spinner
+from lightning_exposure.cli._runs import TrainedModel, load_model, make_format
+from lightning_exposure.cli.arguments import Parser, add_format_options, add_run_options
+from lightning_exposure.errors import ArgumentError
+from lightning_exposure.extraction import ALGORITHMS, CERTAIN, Extraction, extract
+from lightning_exposure.report.tables import extraction_table, verdict_table
+from lightning_exposure.report.verdicts import Verdict, verdict_of
+from lightning_exposure.secrets import CanarySet, SecretFormat
+
+_INTERRUPTED = 130
+_SETTINGS = ("budget", "seconds", "stop", "width", "samples", "temperature", "seed")
+
+
+def make_parser() -> Parser:
+    """What can be asked for."""
+    parser = Parser(
+        "extract",
+        "Attack a trained model: find the secrets of a format that it holds most likely. The default attack ends with "
+        "a proof that there are no likelier ones. Ctrl-C ends it early and shows what was found so far.",
+    )
+    add_run_options(parser)
+    add_format_options(parser)
+    parser.add_argument("--algorithm", choices=tuple(ALGORITHMS), default="shortest_path", help="default: %(default)s")
+    parser.add_argument(
+        "--top_k", type=int, metavar="N", help="candidates per format (default: as many as it has canaries, at least 1)"
+    )
+    parser.add_argument("--known", metavar="TEXT", help="how the secret begins, prompt included, if that much is known")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    settings = parser.add_argument_group("settings of the algorithms")
+    settings.add_argument(
+        "--budget", type=int, metavar="N", help="shortest_path, brute_force: nodes to read (default: 1000000; all)"
+    )
+    settings.add_argument("--seconds", type=float, metavar="S", help="shortest_path: time (default: no limit)")
+    settings.add_argument(
+        "--stop", choices=("proof", "paper"), help="shortest_path: 'paper' is the rule of the paper (default: proof)"
+    )
+    settings.add_argument("--width", type=int, metavar="N", help="beam: nodes to keep at each level (default: 100)")
+    settings.add_argument("--samples", type=int, metavar="N", help="sampling: texts to draw (default: 10000)")
+    settings.add_argument("--temperature", type=float, metavar="T", help="sampling: of the model (default: 1.0)")
+    settings.add_argument("--seed", type=int, metavar="N", help="sampling: of the draws (default: 0)")
+    return parser
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Attack every format and print what was found."""
+    options = make_parser().parse_args(arguments)
+    settings = {name: getattr(options, name) for name in _SETTINGS if getattr(options, name) is not None}
+    with hushed():
+        trained = load_model(options.checkpoint, options.tokenizer, options.device)
+        canaries, formats = _targets(options, trained)
+        found: dict[str, Extraction] = {}
+        for format_ in formats:
+            top_k = options.top_k if options.top_k is not None else max(1, len(canaries.by_format().get(format_, [])))
+            found[format_.name] = _attack(trained, format_, options, top_k, settings)
+            if found[format_.name].ended_by == "interrupt":
+                break
+    verdicts = {
+        format_.name: _verdicts(format_, found[format_.name], canaries) for format_ in formats if format_.name in found
+    }
+    if options.json:
+        ids = {canary.text: canary.id for canary in canaries}
+        say_json({name: _with_canaries(attack, ids, verdicts[name]) for name, attack in found.items()})
+    else:
+        say(extraction_table(found, canaries))
+        judged = {key: verdict for group in verdicts.values() for key, verdict in group.items()}
+        if judged:
+            say(f"\n{verdict_table(judged)}\n")
+        for name, attack in found.items():
+            say(f"{name}: {in_words(attack)}")
+    return _INTERRUPTED if any(attack.ended_by == "interrupt" for attack in found.values()) else 0
+
+
+def in_words(attack: Extraction) -> str:
+    """What an attack proved.
+
+    >>> in_words(Extraction((), False, 12.0, "expansions", 9, 0.1, "shortest_path", {}))
+    'not proven (ended by expansions): every secret costs at least 12.00 bits.'
+    """
+    if attack.optimal:
+        proven = "proven optimal: no other secret of this format is more likely."
+        return proven if attack.rests_on in ("", CERTAIN) else f"{proven} This rests on a sample: {attack.rests_on}."
+    bound = "there may be likelier secrets"
+    if attack.lower_bound > 0:
+        bound = f"{'any other' if attack.candidates else 'every'} secret costs at least {attack.lower_bound:.2f} bits"
+    return f"not proven (ended by {attack.ended_by}): {bound}."
+
+
+def _attack(
+    trained: TrainedModel, format: SecretFormat, options: Namespace, top_k: int, settings: Mapping[str, Any]
+) -> Extraction:
+    tree = trained.tree(format)
+    with spinner(f"attacking {format.name}") as update:
+        return extract(
+            tree, options.algorithm, top_k, known=options.known, progress=search_progress(update), **settings
+        )
+
+
+def _targets(options: Namespace, trained: TrainedModel) -> tuple[CanarySet, list[SecretFormat]]:
+    """The canaries, to tell them among the candidates, and the formats to attack."""
+    format_ = make_format(options.format, options.pattern)
+    if format_ is not None:
+        return trained.known_canaries(options.canaries), [format_]
+    canaries = trained.canaries(options.canaries)
+    formats = list(canaries.by_format())
+    if not formats:
+        raise ArgumentError("--canaries: an empty file; say what to look for with --pattern or --format.")
+    if options.known is not None and len(formats) > 1:
+        fitting = [format_ for format_ in formats if format_.acceptor().walk(options.known) is not None]
+        if not fitting:
+            raise ArgumentError(f"--known {options.known!r}: no format of the canaries begins like this.")
+        formats = fitting
+    return canaries, formats
+
+
+def _verdicts(format: SecretFormat, attack: Extraction, canaries: CanarySet) -> dict[str, Verdict]:
+    """What the attack says of the canaries that it could have found."""
+    return {
+        canary.id: verdict_of(canary.text, format.size, attack=attack)
+        for canary in canaries
+        if format.fits(canary.text)
+    }
+
+
+def _with_canaries(attack: Extraction, ids: Mapping[str, str], verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
+    """An attack as plain values; every candidate says which canary it is, if any, and every canary what was found."""
+    content = attack.to_dict()
+    content["candidates"] = [{**fields, "canary": ids.get(fields["text"])} for fields in content["candidates"]]
+    content["canaries"] = {key: verdict.to_dict() for key, verdict in verdicts.items()}
+    return content

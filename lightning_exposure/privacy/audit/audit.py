@@ -1,0 +1,216 @@
+"""`audit`: what canaries that were in the training data, and others that were not, prove about its privacy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from lightning_exposure._checks import whole_number
+from lightning_exposure.errors import ScoreError
+from lightning_exposure.exposure.intervals import check_confidence
+from lightning_exposure.privacy.audit._guessing import Try, plan, right_guesses
+from lightning_exposure.privacy.audit.bounds import (
+    check_delta,
+    clopper_pearson,
+    one_run_epsilon,
+    rates_epsilon,
+    tries_epsilon,
+)
+from lightning_exposure.privacy.audit.separation import Floats, attack_accuracy, auc, checked_scores, tpr_at_fpr
+
+_UNFAIR = 1e-6
+"""Coins that fall as one-sided as this with a smaller probability were not fair."""
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found.
+
+    Attributes:
+        epsilon_lower_one_run: The bound of Steinke, Nasr and Jagielski, which holds for canaries of one training.
+        epsilon_lower_classical: The bound from the limits of two rates, which holds only if canaries do not influence
+            one another, for instance if each score is from a training of its own.
+        accuracy: The share P of right answers of an attacker who calls the highest scores members; one half is luck.
+        auc: The probability that a member scores higher than another.
+        tpr_at_1_percent_fpr: The share of members above all but 1% of the others.
+        inserted: How many canaries were in the training data.
+        held_out: How many were not.
+        guesses: How many guesses the one-run bound rests on.
+        correct: How many of them were right.
+        delta: The delta of one record that the bounds grant.
+        confidence: Each bound is too high with a probability of at most `1 - confidence`.
+        records: How many records of the training data each canary was.
+    """
+
+    epsilon_lower_one_run: float
+    epsilon_lower_classical: float
+    accuracy: float
+    auc: float
+    tpr_at_1_percent_fpr: float
+    inserted: int
+    held_out: int
+    guesses: int
+    correct: int
+    delta: float
+    confidence: float
+    records: int
+
+    @property
+    def epsilon_lower(self) -> float:
+        """The bound that holds for the canaries of one training: the one-run bound."""
+        return self.epsilon_lower_one_run
+
+    @property
+    def privacy_loss(self) -> float:
+        """How far the attacker is from luck to certainty: `(P - 0.5) / 0.5`, and 0 for one who is worse than luck."""
+        return max(0.0, (self.accuracy - 0.5) / 0.5)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes as plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> AuditResult:
+        """What `to_dict` gave."""
+        return cls(**content)
+
+
+def audit(
+    scores_in: ArrayLike,
+    scores_out: ArrayLike,
+    *,
+    delta: float = 0.0,
+    confidence: float = 0.95,
+    records: int = 1,
+) -> AuditResult:
+    """Lower bounds on epsilon, and how well an attacker does, from the scores of canaries.
+
+    Each canary must have been put into the training data or left out by a fair coin of its own, and a score must be
+    computed without knowing how that coin fell. Then a training that is (epsilon, delta)-private for every record gives
+    `epsilon_lower <= epsilon`, with the given confidence.
+
+    The one-run bound tries several numbers of guesses and pays for having looked: half of the error goes to the try
+    with the most guesses (`one_run_p_value`), half to all the others together (`tries_p_value`). The classical bound
+    tries thresholds at the scores of canaries that were out, and pays too. Equal scores count as the worst order of
+    them would.
+
+    Args:
+        scores_in: Of the canaries that were in the training data. A higher score means: more likely in.
+        scores_out: Of those that were not.
+        delta: What the training is granted, for one record.
+        confidence: Of each bound.
+        records: How many records of the training data a canary was, if it was in: its repetitions. The bounds are for
+            one record.
+
+    Raises:
+        ScoreError: There are no scores of one kind, one is not finite, or there are so many more of one kind that the
+            coins cannot have been fair.
+        ArgumentError: Another argument is out of range.
+
+    Example:
+        >>> import numpy as np
+        >>> generator = np.random.default_rng(0)
+        >>> found = audit(generator.normal(3.0, 1.0, 500), generator.normal(0.0, 1.0, 500))
+        >>> found.epsilon_lower > 3, found.auc > 0.97
+        (True, True)
+    """
+    inside, outside = checked_scores(scores_in, scores_out)
+    check_delta(delta)
+    check_confidence(confidence)
+    records = whole_number(records, "records", minimum=1)
+    _refuse_unfair_coins(len(inside), len(outside))
+    best, correct, epsilon = _one_run(inside, outside, delta, 1.0 - confidence, records)
+    return AuditResult(
+        epsilon_lower_one_run=epsilon,
+        epsilon_lower_classical=_classical(inside, outside, delta, 1.0 - confidence, records),
+        accuracy=attack_accuracy(inside, outside),
+        auc=auc(inside, outside),
+        tpr_at_1_percent_fpr=tpr_at_fpr(inside, outside, 0.01),
+        inserted=len(inside),
+        held_out=len(outside),
+        guesses=best.guesses,
+        correct=correct,
+        delta=delta,
+        confidence=confidence,
+        records=records,
+    )
+
+
+def largest_provable_epsilon(canaries: int, confidence: float = 0.95, *, delta: float = 0.0, records: int = 1) -> float:
+    """The lower bound that `audit` gives if every guess is right: with so many canaries, no more can be shown.
+
+    Example:
+        >>> [round(largest_provable_epsilon(canaries), 2) for canaries in (8, 20, 100, 1000)]
+        [0.0, 1.43, 3.13, 5.55]
+    """
+    check_confidence(confidence)
+    made = plan(whole_number(canaries, "canaries", minimum=0), 1.0 - confidence)
+    guesses = made.first.guesses
+    return one_run_epsilon(
+        guesses, guesses, delta=delta, canaries=canaries, confidence=1.0 - made.share, records=records
+    )
+
+
+def _refuse_unfair_coins(inserted: int, held_out: int) -> None:
+    canaries = inserted + held_out
+    if 2.0 * stats.binom.cdf(min(inserted, held_out), canaries, 0.5) < _UNFAIR:
+        raise ScoreError(
+            f"scores_in has {inserted} and scores_out {held_out}: fair coins do not fall so one-sided, and the bound "
+            "holds for fair coins only. Draw the canaries with holdout=0.5, and give the scores of all of them. For "
+            "other sizes, auc(), attack_accuracy() and tpr_at_fpr() of lightning_exposure.privacy.audit still work."
+        )
+
+
+def _one_run(inside: Floats, outside: Floats, delta: float, error: float, records: int) -> tuple[Try, int, float]:
+    """The try that proves most, its right guesses, and what it proves."""
+    canaries = len(inside) + len(outside)
+    made = plan(canaries, error)
+    called_in, called_out = right_guesses(inside, outside)
+    first, *others = ((each, int(called_in[each.called_in] + called_out[each.called_out])) for each in made.tries)
+    epsilon = one_run_epsilon(
+        first[1],
+        first[0].guesses,
+        delta=delta,
+        canaries=canaries,
+        confidence=1.0 - made.share,
+        records=records,
+    )
+    if not others:
+        return *first, epsilon
+    correct, guesses = [right for _, right in others], [each.guesses for each, _ in others]
+    other, best = tries_epsilon(correct, guesses, delta=delta, canaries=canaries, error=error / 2, records=records)
+    return (*others[best], other) if other > epsilon else (*first, epsilon)
+
+
+def _classical(inside: Floats, outside: Floats, delta: float, error: float, records: int) -> float:
+    """The best threshold at one of the scores of those that were out.
+
+    How many others lie above their own n-th highest score is no estimate: the share of all others above it has exactly
+    the distribution that the Clopper-Pearson limit is made of. And for the members it is a threshold like any other.
+    """
+    above = _places(len(outside))
+    thresholds = np.sort(outside)[::-1][above]
+    members = len(inside) - np.searchsorted(np.sort(inside), thresholds, side="right")
+    confidence = 1.0 - error / (2 * len(above))  # two limits for each threshold
+    low, _ = clopper_pearson(members, len(inside), confidence)
+    _, high = clopper_pearson(above, len(outside), confidence)
+    pairs = zip(low.tolist(), high.tolist(), strict=True)
+    return max(rates_epsilon(tpr, fpr, delta=delta, records=records) for tpr, fpr in pairs)
+
+
+def _places(count: int) -> np.ndarray[Any, np.dtype[np.intp]]:
+    """Places in a sorted list, from both ends inward, each about one and a half times as far in as the last.
+
+    >>> _places(12).tolist()
+    [0, 1, 2, 4, 5, 6, 7, 9, 10, 11]
+    """
+    steps = math.ceil(2 * math.log2(count)) if count > 1 else 0
+    inward = {0, *(math.floor(2 ** (step / 2)) for step in range(steps))}
+    half = {place for place in inward if place <= (count - 1) / 2}
+    return np.array(sorted(half | {count - 1 - place for place in half}), dtype=np.intp)

@@ -1,0 +1,1 @@
+"""Per-example gradients, layer by layer: their norms, and their clipped sum in one backward pass."""

@@ -1,0 +1,155 @@
+"""The optimizer of private training: Opacus' own, which takes its clipped sums from `Clipping`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from lightning_exposure.errors import ArgumentError, ModelError
+from lightning_exposure.privacy.clipping.clipping import Clipping
+
+
+def private_optimizer(
+    optimizer: Optimizer,
+    clipping: Clipping,
+    *,
+    noise_multiplier: float,
+    expected_batch_size: float,
+    generator: torch.Generator | None = None,
+    distributed: bool = False,
+) -> ClippedOptimizer:
+    """Make an optimizer private: it steps along the clipped sum of a batch, with noise.
+
+    Args:
+        optimizer: Any optimizer of the module's trainable parameters, all of them and no others.
+        clipping: Of that module, attached; its `begin` is called before every batch.
+        noise_multiplier: The standard deviation of the noise, in units of the clipping norm.
+        expected_batch_size: What the sum is divided by, if the loss is a mean: about the number of examples of a batch
+            (per process). A number that is public, as the batch size that was asked for, and not one that is computed
+            from the number of records: whoever sees the gradients can tell it.
+        generator: Where the noise comes from; without one, from PyTorch's global generator.
+        distributed: Whether the processes of `torch.distributed` train one model together. Then the first of them
+            adds the noise, and the gradients are summed over all.
+
+    Returns:
+        An `opacus.optimizers.DPOptimizer` or `DistributedDPOptimizer`.
+
+    Raises:
+        ModelError: The optimizer does not hold exactly the trainable parameters of the module.
+
+    Example:
+        >>> layer = nn.Linear(3, 1)
+        >>> clipping = Clipping(layer, max_grad_norm=1.0)
+        >>> sgd = torch.optim.SGD(layer.parameters(), lr=0.1)
+        >>> optimizer = private_optimizer(sgd, clipping, noise_multiplier=1.0, expected_batch_size=5)
+        >>> with clipping:
+        ...     clipping.begin(examples=5)
+        ...     layer(torch.randn(5, 3)).mean().backward()
+        ...     optimizer.step()
+        >>> layer.weight.grad.shape
+        torch.Size([1, 3])
+    """
+    if not noise_multiplier >= 0:
+        raise ArgumentError(f"noise_multiplier={noise_multiplier!r}: expected a number of at least 0.")
+    if not expected_batch_size > 0:
+        raise ArgumentError(f"expected_batch_size={expected_batch_size!r}: expected a number above 0.")
+    _refuse_other_parameters(optimizer, clipping.module)
+    kind = _DistributedClippedOptimizer if distributed else ClippedOptimizer
+    return kind(
+        optimizer,
+        clipping=clipping,
+        noise_multiplier=noise_multiplier,
+        max_grad_norm=clipping.max_grad_norm,
+        expected_batch_size=expected_batch_size,
+        loss_reduction=clipping.loss_reduction,
+        generator=generator,
+    )
+
+
+class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
+    """What replaces the per-example gradients in an optimizer of Opacus.
+
+    Attributes:
+        clipping: Where the clipped sums come from.
+        last_sums: The clipped sum of each parameter in the last step, before the noise.
+        on_clipped: Called when they are there.
+    """
+
+    def __init__(self, optimizer: Optimizer, *, clipping: Clipping, **options: Any) -> None:
+        super().__init__(optimizer, **options)
+        self.clipping = clipping
+        self.last_sums: dict[nn.Parameter, Tensor] = {}
+        self.on_clipped: Callable[[], None] | None = None
+
+    @property
+    def grad_samples(self) -> list[Tensor]:
+        """Per-example gradients, of which there are none: for each parameter those of no example."""
+        return [parameter.new_empty(0, *parameter.shape) for parameter in self.params]
+
+    @property
+    def accumulated_iterations(self) -> int:
+        """How many batches are behind one step: one, because clipped sums are taken batch by batch."""
+        return 1
+
+    def clip_and_accumulate(self) -> None:
+        """Add the clipped sum of the last batch to what a step has gathered so far."""
+        self.last_sums = {}
+        sums = self.clipping.clipped_sum()
+        changed = {id(parameter) for parameter in self.params} ^ {id(parameter) for parameter in sums}
+        if changed:
+            raise ModelError(
+                f"{len(changed)} trainable parameters are no longer both in the optimizer and in the module; detach "
+                "the clipping, and make both anew."
+            )
+        for parameter in self.params:
+            # Opacus has given one only to those that were trainable when it was made.
+            gathered = getattr(parameter, "summed_grad", None)
+            parameter.summed_grad = sums[parameter] if gathered is None else gathered.add_(sums[parameter])
+        self.last_sums = {parameter: parameter.summed_grad for parameter in self.params}
+        if self.on_clipped is not None:
+            self.on_clipped()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients; always to None, because a parameter's own gradient must stay None (see `Clipping`)."""
+        super().zero_grad(set_to_none=True)
+
+    def release(self) -> Optimizer:
+        """The optimizer inside, with nothing left on its parameters of what Opacus has put there."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                for name in ("summed_grad", "grad_sample"):
+                    vars(parameter).pop(name, None)
+        inner: Optimizer = self.original_optimizer
+        return inner
+
+
+class _DistributedClippedOptimizer(ClippedOptimizer, DistributedDPOptimizer):  # type: ignore[misc]
+    """In several processes."""
+
+    def add_noise(self) -> None:
+        """Add noise to the sums in one of the processes, as Opacus does."""
+        # A copy: where Opacus adds no noise, it goes on to work with the sums in place.
+        self.last_sums = {parameter: total.clone() for parameter, total in self.last_sums.items()}
+        super().add_noise()
+
+
+def _refuse_other_parameters(optimizer: Optimizer, module: nn.Module) -> None:
+    wanted = {id(value): name for name, value in module.named_parameters() if value.requires_grad}
+    held = [value for group in optimizer.param_groups for value in group["params"] if value.requires_grad]
+    missing = [name for key, name in wanted.items() if key not in {id(value) for value in held}]
+    if missing:
+        raise ModelError(
+            f"The optimizer does not have {', '.join(map(repr, missing))}: every example is clipped over all "
+            "trainable parameters. Give it all of them, or freeze the others with requires_grad_(False)."
+        )
+    others = [tuple(value.shape) for value in held if id(value) not in wanted]
+    if others:
+        raise ModelError(
+            f"The optimizer has {len(others)} trainable parameters that are not the module's, of the shapes "
+            f"{', '.join(map(str, others))}: they would be trained without privacy. Make them part of the module."
+        )

@@ -1,0 +1,44 @@
+"""Proof that a training is private: what it does, beside what a private training does.
+
+Whether a training is private cannot be seen from its results. Something between the private optimizer and the weights
+can take the privacy away without any sign: a hook, a second optimizer, a generator that gives zeros, a loss that mixes
+the examples. So a training is looked at while it runs, one question in each module:
+
+- `clipping`: was each example clipped?
+- `noise`: is it noise, and enough of it?
+- `batches`: were they drawn by Poisson sampling?
+- `accountant`: was it told what was done?
+- `weights`: did they move along the private gradient, and not otherwise?
+- `mixing`, `collating`: do examples have a part in each other's gradients?
+
+All tests together refuse a private training with a probability of `FALSE_ALARM`, however long it is.
+"""
+
+from lightning_exposure.privacy.steps.proof.accountant import check_accounting
+from lightning_exposure.privacy.steps.proof.batches import BATCH_TESTS, BatchTests, check_draw
+from lightning_exposure.privacy.steps.proof.clipping import check_clipping
+from lightning_exposure.privacy.steps.proof.coordinates import Coordinates
+from lightning_exposure.privacy.steps.proof.error import FALSE_ALARM, STOPPED, ErrorBudget
+from lightning_exposure.privacy.steps.proof.noise import NOISE_TESTS, NoiseTests, check_noise, noise_limits
+from lightning_exposure.privacy.steps.proof.step_proof import Promise, StepProof
+from lightning_exposure.privacy.steps.proof.weights import Snapshot, weights_of
+
+__all__ = [
+    "BATCH_TESTS",
+    "FALSE_ALARM",
+    "NOISE_TESTS",
+    "STOPPED",
+    "BatchTests",
+    "Coordinates",
+    "ErrorBudget",
+    "NoiseTests",
+    "Promise",
+    "Snapshot",
+    "StepProof",
+    "check_accounting",
+    "check_clipping",
+    "check_draw",
+    "check_noise",
+    "noise_limits",
+    "weights_of",
+]

@@ -1,0 +1,207 @@
+"""The gradients of single examples, seen by running a training step again on other batches, without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.steps.proof.coordinates import Coordinates
+from lightning_exposure.privacy.steps.proof.reruns.undoing import Memory, RandomState, unnoticed
+
+Step = Callable[[Any], Tensor | None]
+"""Runs a training step on a batch, and gives its loss."""
+Gradients = Iterator[tuple[str, list[Tensor]]]
+"""For each parameter its gradients, one for each example that is looked at."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of one gradient.
+
+    Attributes:
+        numbers: Some numbers of it; all of them, if the model is small.
+        norm: The norm of all numbers.
+        randomness: How the global generators stood afterwards.
+        random: Whether they had moved, or generators of the module's own.
+        changed: Whether the module's state was another one afterwards.
+    """
+
+    numbers: Tensor
+    norm: float
+    randomness: RandomState
+    random: bool
+    changed: bool
+
+    def differs_from(self, other: Seen, tolerance: float, floor: float = 0.0) -> bool:
+        """Whether the gradient is another one, by more than a part of its length and by more than a floor."""
+        largest = max(self.norm, other.norm)
+        if not largest:
+            return False
+        sketch = max(float(self.numbers.norm()), float(other.numbers.norm()))
+        longer, apart = self._distances(other)
+        # Also where numbers are none: those of a healthy model are compared to nothing else.
+        return not (longer <= max(tolerance * largest, floor) and apart <= max(tolerance * sketch, floor))
+
+    def distance(self, other: Seen) -> float:
+        """How far the gradient is from another one, at least."""
+        return max(self._distances(other))
+
+    def _distances(self, other: Seen) -> tuple[float, float]:
+        return abs(self.norm - other.norm), float((self.numbers - other.numbers).norm())
+
+    def is_parallel_to(self, other: Seen, tolerance: float) -> bool:
+        """Whether the gradient is the same but for its length."""
+        lengths = float(self.numbers.norm()) * float(other.numbers.norm())
+        return lengths > 0 and abs(float(self.numbers @ other.numbers)) >= (1 - tolerance) * lengths
+
+
+class Examples:
+    """Runs training steps again, and looks at the gradient of the first example of the batch.
+
+    Every run begins with the same random numbers and the same state of the module, and leaves both as they were.
+
+    Args:
+        clipping: Of the module, attached.
+        step: Runs a training step.
+        coordinates: Which numbers are looked at.
+    """
+
+    def __init__(self, clipping: Clipping, step: Step, coordinates: Coordinates) -> None:
+        self._clipping, self._step, self._coordinates = clipping, step, coordinates
+        self._memory: Memory | None = None
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Several runs in a row, for which everything is remembered once."""
+        with torch.enable_grad(), unnoticed(self._module, self._clipping) as self._memory:
+            try:
+                yield
+            finally:
+                self._memory = None
+
+    def inside(self, batch: Any, examples: int, *, look: int = 1, after: Any = None) -> list[Seen]:
+        """The gradients of the first examples in a batch, as clipping sees them.
+
+        Args:
+            batch: What the module is shown.
+            examples: How many examples it has.
+            look: How many of them are looked at.
+            after: What it is shown before, if anything.
+        """
+
+        def gradients() -> Gradients:
+            self._clipping.begin(examples)
+            torch.autograd.backward(self._loss(batch))
+            return self._clipping.gradients_of(range(look))
+
+        return self._run(gradients, after, watch=True)
+
+    def alone(self, batch: Any) -> Seen:
+        """The gradient of the only example in a batch, by autograd and nothing else."""
+
+        def gradients() -> Gradients:
+            self._clipping.examples = None  # nobody listens
+            named = [(name, value) for name, value in self._module.named_parameters() if value.requires_grad]
+            found = torch.autograd.grad(self._loss(batch), [value for _, value in named], allow_unused=True)
+            for (name, value), part in zip(named, found, strict=True):
+                yield name, [torch.zeros_like(value) if part is None else part.detach()]
+
+        return self._run(gradients)[0]
+
+    def clipped(self, batch: Any, *, times: float) -> Seen:
+        """What the only example in a batch gives to the clipped sum, if its loss is multiplied with a number."""
+
+        def gradients() -> Gradients:
+            self._clipping.begin(1)
+            torch.autograd.backward(self._loss(batch) * times)
+            names = {value: name for name, value in self._module.named_parameters()}
+            return ((names[value], [part]) for value, part in self._clipping.clipped_sum().items())
+
+        return self._run(gradients)[0]
+
+    @contextlib.contextmanager
+    def without_dropout(self) -> Iterator[None]:
+        """Meanwhile what drops numbers at random, such as nn.Dropout and nn.LSTM(dropout=...), drops none."""
+        rates = [(part, name, getattr(part, name)) for part in self._module.modules() for name in _dropouts(part)]
+        for part, name, _ in rates:
+            setattr(part, name, 0.0)
+        outer = self._memory
+        try:
+            # Every run puts back what is remembered, and these rates are to stay.
+            with self.session():
+                yield
+        finally:
+            self._memory = outer
+            for part, name, rate in rates:
+                setattr(part, name, rate)
+
+    @contextlib.contextmanager
+    def nudged(self, part: float, seed: int) -> Iterator[None]:
+        """Meanwhile every weight is another one by a small part of it: as rounding would have it."""
+        kept = [(value, value.detach().clone()) for value in self._module.parameters()]
+        generator = torch.Generator().manual_seed(seed)
+        try:
+            for value, before in kept:
+                signs = torch.randint(2, before.shape, generator=generator, dtype=torch.int8).to(before.device) * 2 - 1
+                value.data.copy_(before * (1 + part * signs.to(before.dtype)))
+            yield
+        finally:
+            for value, before in kept:
+                value.data.copy_(before)
+
+    @property
+    def _module(self) -> nn.Module:
+        return self._clipping.module
+
+    def _loss(self, batch: Any) -> Tensor:
+        loss = self._step(batch)
+        if loss is None:
+            raise ValueError("The training step gave no loss.")
+        return loss
+
+    def _run(self, gradients: Callable[[], Gradients], after: Any = None, *, watch: bool = False) -> list[Seen]:
+        memory, before = self._memory, RandomState()
+        if memory is None:
+            with self.session():
+                return self._run(gradients, after, watch=watch)
+        kept = [(value, value.grad) for value in self._module.parameters()]
+        state, own = memory.fingerprint() if watch else [], memory.randomness()
+        parts: list[dict[str, Tensor]] = []
+        squares: list[float] = []
+        try:
+            if after is not None:
+                self._clipping.examples = None
+                self._step(after)
+                before.restore()
+            for name, found in gradients():
+                parts, squares = parts or [{} for _ in found], squares or [0.0] * len(found)
+                for place, values in enumerate(found):
+                    parts[place][name] = self._coordinates.of_one(name, values)
+                    squares[place] += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+            randomness = RandomState()
+            moved = randomness != before or memory.randomness() != own
+            changed = watch and memory.fingerprint() != state
+        finally:
+            self._clipping.examples = None
+            self._clipping._forget()
+            for value, grad in kept:
+                value.grad = grad
+            memory.restore()
+            before.restore()
+        return [
+            Seen(self._coordinates.of_parts(numbers), square**0.5, randomness, moved, changed)
+            for numbers, square in zip(parts, squares, strict=True)
+        ]
+
+
+def _dropouts(part: nn.Module) -> list[str]:
+    """The names of a module's dropout rates."""
+    if isinstance(part, nn.modules.dropout._DropoutNd):
+        return ["p"]
+    return [name for name, value in vars(part).items() if "drop" in name and isinstance(value, float) and 0 < value < 1]

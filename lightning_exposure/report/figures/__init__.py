@@ -1,0 +1,1 @@
+"""The figures: exposure over training, against epsilon, and those of the paper."""

@@ -1,0 +1,1 @@
+"""The pages of HTML: one for a run, one for a comparison."""

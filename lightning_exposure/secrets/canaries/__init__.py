@@ -1,0 +1,1 @@
+"""Canaries: made-up secrets, how often each is inserted, and the file that keeps them."""

@@ -1,0 +1,1 @@
+"""Formats: finite sets of texts, numbered, with an exact acceptor."""

@@ -1,0 +1,83 @@
+"""`TiedFormats`: secrets that stand in two texts at once, such as a sentence and its translation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_exposure.errors import FormatError
+from lightning_exposure.secrets.formats.format import SecretFormat
+
+
+@dataclass(frozen=True)
+class TiedFormats:
+    """Two formats whose blanks are always filled alike: the same number in a sentence and in its translation.
+
+    The first blank of one is tied to the first of the other, and so on. Tied blanks have equally many choices, and
+    are filled with the same choice: with the same digit, or with words at the same place in two word lists.
+
+    Args:
+        source: What the source looks like.
+        target: What the target looks like; its texts are called the secrets.
+
+    Raises:
+        FormatError: The blanks of the two do not correspond.
+
+    Example:
+        >>> pin = TiedFormats(SecretFormat("my pin is ####"), SecretFormat("meine pin ist ####"))
+        >>> pin.size, pin.source_of("meine pin ist 0815")
+        (10000, 'my pin is 0815')
+        >>> number = TiedFormats(
+        ...     SecretFormat("{digit} cats", digit=["one", "two"]), SecretFormat("{zahl} Katzen", zahl=["eine", "zwei"])
+        ... )
+        >>> number.pair(1)
+        ('two cats', 'zwei Katzen')
+    """
+
+    source: SecretFormat
+    target: SecretFormat
+
+    def __post_init__(self) -> None:
+        """Refuse formats that do not correspond."""
+        for name in ("source", "target"):
+            if not isinstance(getattr(self, name), SecretFormat):
+                raise FormatError(f"{name}={getattr(self, name)!r}: expected a SecretFormat; make one of the pattern.")
+        ours, theirs = _choices(self.source), _choices(self.target)
+        if ours != theirs:
+            raise FormatError(
+                f"source={self.source.pattern!r} has blanks with {ours} choices and target={self.target.pattern!r} "
+                f"with {theirs}; expected the same numbers in the same order, as each blank of the one is filled as "
+                "that of the other. Write the same blanks in both."
+            )
+        if self.source.size != self.target.size:
+            raise FormatError(
+                f"source has checksum={self.source.checksum!r} and target checksum={self.target.checksum!r}; expected "
+                "the same, so that both have the same secrets. Give both formats the checksum."
+            )
+
+    @property
+    def size(self) -> int:
+        """How many pairs there are: |R|."""
+        return self.target.size
+
+    @property
+    def bits(self) -> float:
+        """log2 |R|: the largest possible exposure."""
+        return self.target.bits
+
+    def pair(self, index: int) -> tuple[str, str]:
+        """The source and the target of a number from 0 to ``size - 1``."""
+        return self.source.render(index), self.target.render(index)
+
+    def source_of(self, secret: str) -> str:
+        """The source that belongs to a target.
+
+        Raises:
+            SecretError: The text is not a secret of the target's format.
+        """
+        return self.source.render(self.target.index(secret))
+
+
+def _choices(format: SecretFormat) -> list[int]:
+    """How many choices each blank has."""
+    columns = zip(*map(format.fillings, format.covering()), strict=True)
+    return [len(set(column)) for column in columns]

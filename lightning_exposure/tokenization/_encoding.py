@@ -1,0 +1,55 @@
+"""How a tokenizer spells texts of a format, with errors that name the format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lightning_exposure.errors import SecretError, TokenizerError
+from lightning_exposure.tokenization._vocabulary import Vocabulary
+from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer
+from lightning_exposure.tokenization.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from lightning_exposure.secrets import SecretFormat
+
+
+def check_beginning(format: SecretFormat, known: str) -> None:
+    """Refuse a text that no secret begins with."""
+    acceptor = format.acceptor()
+    if acceptor.walk(known) is not None:
+        return
+    fits = next(n for n in range(len(known), -1, -1) if acceptor.walk(known[:n]) is not None)
+    state = acceptor.walk(known[:fits])
+    expected = "".join(sorted(acceptor.edges(state))) if state is not None else ""
+    raise SecretError(
+        f"known is {known!r}, and no secret of {format.pattern!r} begins with it: after {known[:fits]!r} comes "
+        f"{known[fits]!r}; expected {'one of ' + repr(expected) if expected else 'the end'}. Give the prompt and the "
+        "first characters of a secret."
+    )
+
+
+def encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
+    """How a tokenizer spells a text."""
+    try:
+        tokens = tokenizer.encode(text)
+        return tokens if isinstance(tokens, list) else list(tokens)
+    except TokenizerError as error:
+        format.index(text)  # a text that is no secret at all gets that error
+        raise TokenizerError(
+            f"format {format.pattern!r} needs what the tokenizer cannot spell, for example {text!r}: {error}"
+        ) from error
+
+
+def encode_all(tokenizer: Tokenizer, texts: Sequence[str], format: SecretFormat) -> list[list[int]]:
+    """How a tokenizer spells some texts; Hugging Face's are much faster with many at once."""
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return tokenizer.encode_batch(texts)
+    return [encode(tokenizer, text, format) for text in texts]
+
+
+def letters_of(vocabulary: Vocabulary) -> dict[str, int]:
+    """The token of each character, if all tokens that can follow anywhere are single characters; otherwise nothing."""
+    texts = vocabulary.texts
+    letters = {text.decode("utf-8", errors="replace"): token for token, text in texts.items()}
+    return letters if len(letters) == len(texts) and all(len(letter) == 1 for letter in letters) else {}

@@ -1,0 +1,1 @@
+"""The canonical spelling of a text: the one a tokenizer itself would choose, decided token by token."""

@@ -1,0 +1,62 @@
+"""The canonical paths of a WordPiece model: each token is the longest one that fits.
+
+What must be remembered of a path is which of its tokens might have been longer: for each, the node of the text from
+its beginning to the end of the path, as long as some token begins with that text. If one of them comes to the end of a
+token, the tokenizer would have taken that one instead.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lightning_exposure.tokenization._vocabulary import Trie, Vocabulary
+from lightning_exposure.tokenization.canonical.protocol import FRESH, Integers
+from lightning_exposure.tokenization.graphs.bytes import ByteTexts
+from lightning_exposure.tokenization.huggingface.pretokens import APART
+
+
+class LongestMatchCanon:
+    """The paths of longest matches.
+
+    Args:
+        texts: The texts, with marks at the beginnings of words.
+        vocabulary: The tokens that fit in them.
+    """
+
+    def __init__(self, texts: ByteTexts, vocabulary: Vocabulary) -> None:
+        self._texts = texts
+        self._trie = vocabulary.trie
+        self._longer: list[list[Trie]] = []
+        self._numbers: dict[tuple[int, ...], int] = {}
+
+    def children(self, state: int, memory: int, /) -> tuple[Integers, Integers, Integers]:
+        """The tokens that may follow, given the longer tokens that were possible (the memory)."""
+        texts = self._texts
+        found: list[tuple[int, int, int]] = []
+        before = self._longer[memory] if memory != FRESH else []  # no longer token has the mark of a new word in it
+        stack = [(state, byte, self._trie, before) for byte in texts.edges[state] if byte in self._trie.below]
+        while stack:
+            at, byte, own, longer = stack.pop()
+            at, own = texts.edges[at][byte], own.below[byte]
+            longer = [node.below[byte] for node in longer if byte in node.below]
+            if any(node.tokens for node in longer):
+                continue  # an earlier token would have been longer
+            if own.tokens:
+                memory_after = self._remember([*longer, own])
+                found.extend((token, at, memory_after) for token in own.tokens)
+            for following, joint in texts.joints[at].items():
+                if joint != APART and following in own.below:
+                    stack.append((at, following, own, longer))
+        columns = np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
+        return columns[:, 0], columns[:, 1], columns[:, 2]
+
+    def _remember(self, longer: list[Trie]) -> int:
+        """A number for the longer tokens that are possible."""
+        longer = [node for node in longer if node.below]
+        key = tuple(sorted(map(id, longer)))
+        if not key:
+            return FRESH
+        if key not in self._numbers:
+            self._numbers[key] = len(self._longer)
+            self._longer.append(longer)
+        return self._numbers[key]

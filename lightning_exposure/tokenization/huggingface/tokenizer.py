@@ -1,0 +1,367 @@
+"""Tokenizers of Hugging Face, as training used them: special tokens, chat templates, and what their file says.
+
+Neither `transformers` nor `tokenizers` is imported here: an object of theirs brings what is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from lightning_exposure.errors import TokenizerError
+from lightning_exposure.tokenization._vocabulary import Pieces
+from lightning_exposure.tokenization.canonical.bpe import MergeTable
+from lightning_exposure.tokenization.graphs.bytes import MARK
+from lightning_exposure.tokenization.huggingface.added_tokens import AddedToken, added_in
+from lightning_exposure.tokenization.huggingface.pieces import Writing, fallback_of, pieces_of, writing_of
+from lightning_exposure.tokenization.huggingface.tokenizer_json import Config, unknown_of, vocabulary_of
+from lightning_exposure.tokenization.tokenizers import Tokenizer
+
+Chat = Callable[[str], Sequence[Mapping[str, str]]]
+"""The messages of a conversation in which a text stands."""
+
+_AT_ONCE = 8192
+"""How many texts are spelt at once: the tokenizer keeps much more of each than its tokens."""
+
+_PROBES = ("probe seven", "another probe")
+
+
+class Span(NamedTuple):
+    """A token, and which characters it covers of the text with what stands before it."""
+
+    token: int
+    start: int
+    end: int
+
+
+class HuggingFaceTokenizer:
+    """A tokenizer from `transformers` or `tokenizers`, spelling texts as they were spelt for training.
+
+    `SecretTree` and the callbacks wrap such tokenizers by themselves; do it by hand for a chat template.
+
+    Special tokens are as the tokenizer adds them: one that it puts before a text (BOS, CLS) belongs to the root, what
+    it puts behind a text (EOS, SEP) is no part of a secret and costs nothing.
+
+    Args:
+        tokenizer: A `PreTrainedTokenizerBase` or a `tokenizers.Tokenizer`. It is copied, not changed.
+        chat: For a model that was trained on conversations: given a secret's whole text, the messages in which it
+            stands, for `apply_chat_template`. What the template puts before the text belongs to the root.
+        add_special_tokens: Whether training let the tokenizer add its special tokens (without a chat template).
+        lead: The tokens before every text, if they are not those that the tokenizer adds: the token that a decoder
+            begins with.
+
+    Attributes:
+        before: What the chat template puts before a text.
+        lead: The special tokens before a text.
+
+    Raises:
+        TokenizerError: It spells the same text differently each time, or the template does not contain the text as it
+            is.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, pre_tokenizers
+        >>> words = {"my": 0, "pin": 1, "4": 2, "2": 3, "##2": 4}
+        >>> wordpiece = Tokenizer(models.WordPiece(words, unk_token="4"))
+        >>> wordpiece.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        >>> HuggingFaceTokenizer(wordpiece).encode("my pin 42")
+        [0, 1, 2, 4]
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        *,
+        chat: Chat | None = None,
+        add_special_tokens: bool = True,
+        lead: Sequence[int] | None = None,
+    ) -> None:
+        if not is_hugging_face(tokenizer):
+            raise TokenizerError(
+                f"tokenizer is {type(tokenizer).__name__}; HuggingFaceTokenizer wraps tokenizers of `transformers` and "
+                "`tokenizers`. Any other object with encode, decode and vocab_size needs no wrapper."
+            )
+        self._tokenizer = tokenizer
+        self._is_plain = not hasattr(tokenizer, "backend_tokenizer") and hasattr(tokenizer, "to_str")
+        backend = tokenizer if self._is_plain else getattr(tokenizer, "backend_tokenizer", None)
+        self.file: TokenizerFile | None = None
+        if backend is not None:
+            self.file = _read(type(backend).from_str, _content_of(backend), backend.encode_special_tokens)
+        self._chat = chat
+        self.before = self._behind = ""
+        self.lead: list[int] = list(lead or ())
+        if chat is not None:
+            self.before, self._behind = self._find_template()
+        elif add_special_tokens and lead is None:
+            self.lead = self._find_lead()
+
+    def __repr__(self) -> str:
+        """What it wraps."""
+        chat = ", with a chat template" if self._chat is not None else ""
+        return f"HuggingFaceTokenizer({type(self._tokenizer).__name__}, {self.vocab_size} tokens{chat})"
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """How many token ids there are, up to the last one that a text may have."""
+        if self.file is None:
+            return len(self._tokenizer)
+        used = [token for token, piece in enumerate(self.file.all_pieces) if piece is not None]
+        return 1 + max([*used, *self.lead, *self._encode_plain(self.before)], default=0)
+
+    def encode(self, text: str, /) -> list[int]:
+        """The tokens of a text, with the special tokens or the template before it, and nothing behind it.
+
+        Raises:
+            TokenizerError: The template changes the text, or a token reaches from the text into what is behind it.
+        """
+        if self._chat is not None and self._render(text) != self.before + text + self._behind:
+            raise TokenizerError(
+                f"the chat template does not contain the text {text!r} as it is between {self.before!r} and "
+                f"{self._behind!r}. Check `chat`, or use texts that the template does not change."
+            )
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str], /) -> list[list[int]]:
+        """The tokens of many texts, as `encode` spells each."""
+        if self._behind:
+            return [[span.token for span in self.spans(text)] for text in texts]
+        if self.file is None:
+            return [self.lead + self._encode_plain(self.before + text) for text in texts]
+        spelt: list[list[int]] = []
+        for first in range(0, len(texts), _AT_ONCE):
+            batch = [self.before + text for text in texts[first : first + _AT_ONCE]]
+            found = self.file.backend.encode_batch_fast(batch, add_special_tokens=False)
+            spelt.extend(self.lead + encoding.ids for encoding in found)
+        return spelt
+
+    def spans(self, text: str, /) -> list[Span]:
+        """The tokens of a text, each with the characters that it covers, counted from the template's first one.
+
+        Raises:
+            TokenizerError: There is no telling which, or a token reaches over the end of the text.
+        """
+        if self.file is None:
+            raise TokenizerError(
+                f"{type(self._tokenizer).__name__} does not tell which characters a token covers, and a chat template "
+                "needs that. Load the fast version of the tokenizer (use_fast=True)."
+            )
+        encoding = self.file.backend.encode(self.before + text + self._behind, add_special_tokens=False)
+        end = len(self.before) + len(text)
+        spans = [Span(token, *covers) for token, covers in zip(encoding.ids, encoding.offsets, strict=True)]
+        kept = [span for span in spans if span.start < end]
+        if kept and kept[-1].end > end:
+            raise TokenizerError(
+                f"a token reaches from the end of {text!r} into {self._behind!r}, which the chat template puts behind "
+                "it: the secret has no cost of its own. End the pattern with text that is a token for itself."
+            )
+        return [Span(token, 0, 0) for token in self.lead] + kept
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """The text of some tokens, without what always stands before it."""
+        tokens = list(ids)
+        if self.lead and tokens[: len(self.lead)] == self.lead:
+            tokens = tokens[len(self.lead) :]
+        options = {} if self._is_plain else {"clean_up_tokenization_spaces": False}
+        text: str = self._tokenizer.decode(tokens, skip_special_tokens=False, **options)
+        return text.removeprefix(self.before)
+
+    def check(self, text: str) -> None:
+        """Compare with the tokenizer itself.
+
+        Raises:
+            TokenizerError: It spells the text differently from its own file.
+        """
+        if self._is_plain or self._chat is not None:
+            return
+        with _left_as_it_is(getattr(self._tokenizer, "backend_tokenizer", None)):
+            expected = self._tokenizer.encode(text, add_special_tokens=False)
+        spelt = self.encode(text)[len(self.lead) :]
+        if expected != spelt:
+            raise TokenizerError(
+                f"{type(self._tokenizer).__name__} spells {text!r} as {expected}, but its fast backend as {spelt}. "
+                "Wrap it in an object of your own with encode, decode and vocab_size."
+            )
+
+    def _encode_plain(self, text: str) -> list[int]:
+        """The tokens of a text and nothing else."""
+        if self.file is not None:
+            ids: list[int] = self.file.backend.encode(text, add_special_tokens=False).ids
+            return ids
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _find_lead(self) -> list[int]:
+        """The special tokens that the tokenizer puts before a text."""
+        tokens = list(self._tokenizer.encode(_PROBES[0])) if self.file is None else self.file.probe
+        plain = self._encode_plain(_PROBES[0])
+        for count in range(len(tokens) - len(plain) + 1):
+            if tokens[count : count + len(plain)] == plain:
+                return tokens[:count]
+        raise TokenizerError(
+            f"{type(self._tokenizer).__name__} spells {_PROBES[0]!r} as {tokens} with its special tokens and as "
+            f"{plain} without them; expected the same tokens with others before and behind. Use "
+            "add_special_tokens=False if training did."
+        )
+
+    def _find_template(self) -> tuple[str, str]:
+        """What the chat template puts before and behind a text."""
+        found = []
+        for probe in _PROBES:
+            before, text, behind = (rendered := self._render(probe)).partition(probe)
+            if not text or probe in behind:
+                raise TokenizerError(
+                    f"chat puts the text {probe!r} into the conversation {rendered.count(probe)} times; expected once, "
+                    "as the whole content of a message or a part of it."
+                )
+            found.append((before, behind))
+        if found[0] != found[1]:
+            raise TokenizerError(
+                f"the chat template depends on the text: {found[0]} surrounds {_PROBES[0]!r}, {found[1]} surrounds "
+                f"{_PROBES[1]!r}. Use a template, and a `chat`, that put every text into the same surroundings."
+            )
+        return found[0]
+
+    def _render(self, text: str) -> str:
+        assert self._chat is not None
+        try:
+            rendered: str = self._tokenizer.apply_chat_template(list(self._chat(text)), tokenize=False)
+        except (AttributeError, ValueError) as error:
+            raise TokenizerError(
+                f"{type(self._tokenizer).__name__} has no chat template: {error}. Set tokenizer.chat_template, or "
+                "leave out `chat`."
+            ) from error
+        return rendered
+
+
+def _content_of(backend: Any) -> str:
+    """The `tokenizer.json` of a tokenizer."""
+    try:
+        content: str = backend.to_str()
+    except Exception as error:
+        raise TokenizerError(
+            f"the tokenizer cannot be written to a file ({error}), so that nothing is known of how it spells texts. "
+            "If parts of it are written in Python, wrap it in an object of your own with encode, decode and vocab_size."
+        ) from error
+    return content
+
+
+@contextmanager
+def _left_as_it_is(backend: Any) -> Iterator[None]:
+    """Padding and truncation afterwards as before: `encode` of `transformers` switches them off for good."""
+    before = (None, None) if backend is None else (backend.padding, backend.truncation)
+    yield
+    if before[0] is not None:
+        backend.enable_padding(**before[0])
+    if before[1] is not None:
+        backend.enable_truncation(**before[1])
+
+
+def is_hugging_face(tokenizer: object) -> bool:
+    """Whether an object is a tokenizer of `transformers` or `tokenizers`, without importing either."""
+    return any(base.__module__.partition(".")[0] in ("transformers", "tokenizers") for base in type(tokenizer).__mro__)
+
+
+def as_tokenizer(tokenizer: Any) -> Tokenizer:
+    """A tokenizer in the form that this library works with: those of Hugging Face are wrapped.
+
+    Raises:
+        TokenizerError: It is no tokenizer.
+    """
+    if is_hugging_face(tokenizer):
+        return HuggingFaceTokenizer(tokenizer)
+    if not isinstance(tokenizer, Tokenizer):
+        raise TokenizerError(
+            f"tokenizer is {type(tokenizer).__name__}; expected an object with encode, decode and vocab_size, or a "
+            "tokenizer of `transformers` or `tokenizers`."
+        )
+    return tokenizer
+
+
+class TokenizerFile:
+    """What the file of a fast tokenizer says, and a copy of the tokenizer that nothing else changes.
+
+    Args:
+        load: Makes a tokenizer of the content of a file.
+        content: A `tokenizer.json`.
+        encode_special_tokens: Whether special tokens in a text are spelt as text.
+
+    Attributes:
+        config: What the file says.
+        backend: The copy: no padding, no truncation, no special tokens.
+        probe: How it spells a short text with its special tokens.
+
+    Raises:
+        TokenizerError: It spells the same text differently each time.
+    """
+
+    def __init__(self, load: Callable[[str], Any], content: str, encode_special_tokens: bool) -> None:
+        self.config: Config = json.loads(content)
+        if self.config["model"].get("dropout"):
+            raise TokenizerError(
+                f"the tokenizer leaves out merges at random (dropout={self.config['model']['dropout']}), so a text has "
+                "no spelling of its own. Measure with a tokenizer without dropout."
+            )
+        # Padding and truncation are set on the tokenizer by whoever used it last; the post-processor changes offsets.
+        self.backend = load(content)
+        model = self.config["model"]
+        if model["type"] == "Unigram":
+            # Reading a file, tokenizers may round scores in the last digit, and that decides between equal spellings.
+            scores = [(token, score) for token, score in model["vocab"]]
+            self.backend.model = type(self.backend.model)(scores, model["unk_id"], model.get("byte_fallback", False))
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        self.probe: list[int] = self.backend.encode(_PROBES[0]).ids
+        self.backend.post_processor = None
+        self.backend.encode_special_tokens = encode_special_tokens
+
+    @cached_property
+    def writing(self) -> Writing | None:
+        """How the vocabulary writes text; None if it is none of the known ways."""
+        return writing_of(self.config)
+
+    @cached_property
+    def all_pieces(self) -> Pieces:
+        """What each token adds to a text; where that is not known, something for every token that is not special."""
+        return pieces_of(self.config, self.writing or Writing(str.encode, lambda character: [character]))
+
+    @cached_property
+    def added(self) -> list[AddedToken]:
+        """The added tokens that are looked for in texts."""
+        special_as_text = self.backend.encode_special_tokens
+        found = added_in(self.config, self.backend.normalizer, encode_special_tokens=special_as_text)
+        if self.writing is None:
+            return found
+        # Those that are in the vocabulary as well may be found by the model, where they are not looked for.
+        numbers = {token.number for token in found} - {unknown_of(self.config)}
+        twins = {n: self.writing.read(text) or b"" for text, n in vocabulary_of(self.config).items() if n in numbers}
+        texts = {number: piece.lstrip(bytes([MARK])).decode(errors="replace") for number, piece in twins.items()}
+        return found + [AddedToken(number, text, by_model=True) for number, text in texts.items() if text]
+
+    @cached_property
+    def merges(self) -> MergeTable:
+        """The merges of a BPE model."""
+        return MergeTable(self.config["model"], fallback_of(self.config))
+
+    def cuts(self, texts: Sequence[str], /) -> list[set[int]] | None:
+        """For each text, the positions before which a pre-token begins or behind which one ends.
+
+        None if characters of a text are in no token, so that cuts beside them would not be seen.
+        """
+        found = []
+        for text, encoding in zip(texts, self.backend.encode_batch(list(texts), add_special_tokens=False), strict=True):
+            words, covers = encoding.word_ids, encoding.offsets
+            covered = {position for start, end in covers for position in range(start, end)}
+            if any(position not in covered and not character.isspace() for position, character in enumerate(text)):
+                return None
+            cuts = {covers[i][1] for i in range(len(words) - 1) if words[i] != words[i + 1]}
+            if self.writing is None or self.writing.marked:  # else a space that no token covers is in the next one
+                cuts |= {covers[i][0] for i in range(1, len(words)) if words[i] != words[i - 1]}
+            found.append(cuts)
+        return found
+
+
+@lru_cache(maxsize=4)
+def _read(load: Callable[[str], Any], content: str, encode_special_tokens: bool) -> TokenizerFile:
+    """The same file is read once, however many trees are made with it."""
+    return TokenizerFile(load, content, encode_special_tokens)

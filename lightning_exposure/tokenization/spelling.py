@@ -1,0 +1,397 @@
+"""How a tokenizer spells the secrets of a format: where the tree begins, which tokens may follow, what is canonical.
+
+A string has many tokenizations, and training saw one of them: `encode(whole text)`. Only that path counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lightning_exposure.errors import SecretError, TokenizerError
+from lightning_exposure.tokenization._completeness import all_can_be_looked_up, drawn_texts, in_words
+from lightning_exposure.tokenization._encoding import check_beginning, encode, encode_all, letters_of
+from lightning_exposure.tokenization._listing import Listing, is_faithful
+from lightning_exposure.tokenization._spelling_rules import Lexicon, lexicons, may_hold_added_tokens
+from lightning_exposure.tokenization._text_samples import all_texts
+from lightning_exposure.tokenization._tree_start import Boundary, find_boundaries, is_cut, reaches_over, shared_tokens
+from lightning_exposure.tokenization._vocabulary import Vocabulary, alphabet_of
+from lightning_exposure.tokenization.canonical.protocol import FRESH, AnySpelling, Canon
+from lightning_exposure.tokenization.graphs.bytes import ByteTexts
+from lightning_exposure.tokenization.graphs.characters import Texts
+from lightning_exposure.tokenization.graphs.tokens import TokenAutomaton
+from lightning_exposure.tokenization.huggingface.added_tokens import CutTexts
+from lightning_exposure.tokenization.huggingface.pretokens import fixed_part
+from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer, as_tokenizer
+from lightning_exposure.tokenization.paths import as_rows, tokens_of
+from lightning_exposure.tokenization.tokenizers import Tokenizer
+
+if TYPE_CHECKING:
+    from lightning_exposure.secrets import SecretFormat
+
+_TRIAL_SECRETS = 64
+"""Random secrets that help to find where the prompt's tokens end, beside one for each choice of each blank."""
+
+_NEAR = 64
+"""The tree hardly ever begins more than so many tokens before the end of the prompt."""
+
+_AT_ONCE = 8192
+"""How many secrets are looked up at once."""
+
+_REFINABLE = 20_000
+"""Up to this many edges it is worth while to look for an automaton that leaves out more."""
+
+
+class Spelling:
+    """The secrets of a format as token paths from one shared root.
+
+    Where the prompt ends inside a token of some secret (`" is"` + `" 281"`), the root is the last token boundary that
+    all secrets share, and the rest of the prompt is literal text of the tree.
+
+    Args:
+        format: What the secrets look like.
+        tokenizer: What spells them: an object with `encode`, `decode` and `vocab_size`, or one of Hugging Face's.
+
+    Attributes:
+        tokenizer: The tokenizer; one of Hugging Face's is wrapped.
+        root: The tokens that every secret begins with.
+        known: The text that every secret begins with.
+        automaton: Which tokens may follow at each place.
+        exact: Whether every path of the automaton is canonical, so that leaves need no look at the tokenizer.
+        rests_on: Empty if it is certain that the tree holds every secret once; otherwise what speaks for it.
+
+    Raises:
+        TokenizerError: The tokenizer lacks a character of the format, or spells it so that no tree holds it.
+    """
+
+    def __init__(self, format: SecretFormat, tokenizer: Tokenizer | Any) -> None:
+        self._format = format
+        self.tokenizer = as_tokenizer(tokenizer)
+        self.known = format.prompt
+        trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
+        spelt = [encode(self.tokenizer, text, format) for text in trials]
+        before = len(getattr(self.tokenizer, "lead", ()))
+        for text, tokens in zip(trials, spelt, strict=True):
+            if len(tokens) <= before:
+                self._refuse(text, tokens)
+        if isinstance(self.tokenizer, HuggingFaceTokenizer):
+            self.tokenizer.check(trials[0])
+        self._ahead = self._what_stands_ahead(trials[0], spelt[0])
+        texts = Texts.of(format, self._ahead)
+        self._texts: Texts = texts
+        self._listing: Listing | None = None
+        self._fixed = len(self._ahead) + len(format.prompt)
+        refusals: list[TokenizerError] = []
+        for lexicon in lexicons(self.tokenizer, texts, self._fixed, anchor=spelt[0][before]):
+            try:
+                self._spell_with(lexicon, trials, spelt)
+                self._certify()
+                break
+            except TokenizerError as refusal:
+                refusals.append(refusal)
+        else:
+            self._texts = texts
+            self._list_all(refusals)
+
+    @property
+    def root_text(self) -> str:
+        """The text of the root, as far as it belongs to the secrets."""
+        return self._full_root[len(self._ahead) :]
+
+    @property
+    def vocab_size(self) -> int:
+        """How many token ids a model needs: the tokenizer's, and those of special tokens that stand in secrets."""
+        return max(self.tokenizer.vocab_size, self._largest_token + 1)
+
+    @property
+    def size(self) -> int:
+        """How many secrets there are."""
+        return self._format.size if self.known == self._format.prompt else self._texts.count()
+
+    def paths(self, secrets: Sequence[str]) -> NDArray[np.int32]:
+        """The tokens from the root to each secret, one row each, shorter ones filled up with -1.
+
+        Raises:
+            SecretError: A text is not a secret of the format.
+            TokenizerError: The tokenizer spells one in a way the tree does not hold.
+        """
+        quick = self._by_letters(secrets)
+        if quick is not None:
+            return quick
+        spelt = encode_all(self.tokenizer, secrets, self._format)
+        rows = as_rows([tokens[len(self.root) :] for tokens in spelt])
+        places = self.automaton.walk(rows)
+        fits = np.array([tokens[: len(self.root)] == self.root for tokens in spelt], dtype=bool) & (places >= 0)
+        fits[fits] = self.automaton.accepting[places[fits]]
+        if not (fits.all() and self._is_text_of(rows, secrets)):
+            # Something is wrong with one of them: look at each.
+            for secret, tokens, fit in zip(secrets, spelt, fits, strict=True):
+                if not fit or self.text(tokens[len(self.root) :]) != secret:
+                    self._refuse(secret, tokens)
+        return rows
+
+    def starting_with(self, known: str) -> Spelling:
+        """The same for only those secrets that begin with a known text.
+
+        Raises:
+            SecretError: None does; names the first character that does not fit.
+        """
+        check_beginning(self._format, known)
+        if not (known.startswith(self.known) or self.known.startswith(known)):
+            raise SecretError(f"known is {known!r}, but the tree holds only secrets that begin with {self.known!r}.")
+        part = copy(self)
+        part.known = known if len(known) > len(self.known) else self.known
+        part._texts = self._texts.narrowed(part.known)
+        if self._listing is not None:
+            part._take(self._listing.starting_with(part.known))
+            return part
+        part._bytes = ByteTexts(part._texts, self._lexicon.joints, marked=self._lexicon.marked)
+        part._build()
+        part._certify()
+        return part
+
+    def text(self, path: Sequence[int]) -> str:
+        """The text of a path from the root, the prompt included."""
+        if self._listing is not None:
+            return self._listing.text(path)
+        data = b"".join([self._pieces[token] or b"" for token in path])
+        return (self._full_root + self._bytes.text(data, self._start))[len(self._ahead) :]
+
+    def canonical(self, paths: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Whether complete paths, one row each, are the way the tokenizer itself spells their texts."""
+        rows = [tokens_of(row) for row in paths]
+        spelt = encode_all(self.tokenizer, [self.text(row) for row in rows], self._format)
+        return np.array([tokens == [*self.root, *row] for tokens, row in zip(spelt, rows, strict=True)], dtype=bool)
+
+    # ---- building -----------------------------------------------------------------------------------------
+
+    def _what_stands_ahead(self, text: str, spelt: Sequence[int]) -> str:
+        """The template before the secrets, or the space that some tokenizers put before a text."""
+        if not isinstance(self.tokenizer, HuggingFaceTokenizer) or self.tokenizer.file is None:
+            return ""
+        if self.tokenizer.before or self.tokenizer.file.writing is None:
+            return self.tokenizer.before
+        first = self.tokenizer.file.all_pieces[spelt[len(self.tokenizer.lead)]] or b""
+        return " " if first.startswith(b" ") and not text.startswith(" ") else ""
+
+    def _spell_with(self, lexicon: Lexicon, trials: Sequence[str], spelt: Sequence[list[int]]) -> None:
+        """Begin the tree with one way of spelling.
+
+        Raises:
+            TokenizerError: It does not fit.
+        """
+        self._texts, self._lexicon = lexicon.texts, lexicon
+        self._bytes = ByteTexts(self._texts, lexicon.joints, marked=lexicon.marked)
+        self._letters: dict[str, int] = {}
+        self._root = self._find_root(trials[0], spelt)
+        self.root = spelt[0][: self._root.tokens]
+        self._pieces, self._canons = lexicon.canons(self._texts.characters(self._root.state))
+        self._lengths = np.array([len(piece or b"") for piece in self._pieces], dtype=np.int64)
+        self._vocabulary = Vocabulary(self._pieces, alphabet_of(self._bytes, self._root.state))
+        self._largest_token = max(self._vocabulary.texts, default=0)
+        self._full_root = (self._ahead + self._format.prompt)[: self._root.position]
+        self._build()
+        spelt_by_tokenizer = self.paths(trials)
+        self._letters = {} if self._texts.readings else letters_of(self._vocabulary)
+        if self._letters and not np.array_equal(self.paths(trials), spelt_by_tokenizer):
+            self._letters = {}
+
+    def _find_root(self, text: str, spelt: Sequence[list[int]]) -> Boundary:
+        """The last token boundary within the prompt that all secrets have, not only those that were tried.
+
+        Nothing is ever merged over it, so that what follows does not depend on what stands before.
+        """
+        shared = shared_tokens(spelt)
+        states = fixed_part(self._texts.plain, self._fixed)[1]
+        # A space that the tokenizer itself puts before a text is not counted in positions, but for the root alone.
+        extra = len(self._ahead) - len(getattr(self.tokenizer, "before", ""))
+        for last in (_NEAR, None):
+            boundaries = find_boundaries(self.tokenizer, text, shared, states, extra, last)
+            found = self._last_boundary(boundaries, spelt[0], states)
+            if found is not None:
+                return found
+        self._refuse_prompt()
+
+    def _last_boundary(
+        self, boundaries: list[Boundary], spelt: Sequence[int], states: Sequence[int]
+    ) -> Boundary | None:
+        """The last of some boundaries over which nothing is merged."""
+        if isinstance(self._texts, CutTexts):
+            boundaries = [b for b in boundaries if not self._texts.reaches_over(b.position, states)]
+        # No token reaches over a cut, so that what stands before the last one does not matter.
+        cuts = [boundary for boundary in boundaries if is_cut(self._bytes, boundary.state)]
+        if not boundaries or (cuts and cuts[-1] == boundaries[-1]):
+            return cuts[-1] if cuts else None
+        start = cuts[-1].state if cuts else self._texts.start
+        near = Vocabulary(self._lexicon.pieces, alphabet_of(self._bytes, start))
+        longest = max(map(len, near.texts.values()), default=1)
+        for boundary in reversed(boundaries):
+            nearby = spelt[max(0, boundary.tokens - longest) : boundary.tokens]
+            before = b"".join([self._lexicon.pieces[token] or b"" for token in nearby])[-longest:]
+            if (
+                boundary.position == 0
+                or boundary in cuts
+                or not reaches_over(self._bytes, near.trie, before, boundary.state)
+            ):
+                return boundary
+        return None
+
+    def _build(self) -> None:
+        """Make the automaton behind the root; what is spelt in one way only then belongs to the root."""
+        self.automaton = self._finest() or self._any_spelling()
+        self.exact = self.automaton.paths == self.size
+        if self.automaton.paths != 0:
+            self._lengthen_root()
+
+    def _certify(self) -> None:
+        """Make sure that the tree holds every secret once, or say what speaks for it.
+
+        Raises:
+            TokenizerError: It does not.
+        """
+        self._check_count()
+        everything = all_can_be_looked_up(self._texts, self.size, counted=self.exact)
+        secrets = list(all_texts(self._texts.plain)) if everything else drawn_texts(self._texts, self.tokenizer)
+        for first in range(0, len(secrets), _AT_ONCE):
+            self.paths(secrets[first : first + _AT_ONCE])
+        self.rests_on = "" if everything or self.exact else in_words(self.automaton.paths, self.size, len(secrets))
+
+    def _list_all(self, refusals: Sequence[TokenizerError]) -> None:
+        """Where no way of spelling fits for the sake of added tokens, a small format is spelt secret by secret.
+
+        Raises:
+            TokenizerError: There are too many secrets, or the tokens of one do not hold all of it.
+        """
+        cut_out = may_hold_added_tokens(self.tokenizer, self._texts, self._fixed)
+        if not cut_out or not all_can_be_looked_up(self._texts, self.size, counted=False):
+            raise refusals[0]
+        secrets = list(all_texts(self._texts.plain))
+        spelt = encode_all(self.tokenizer, secrets, self._format)
+        if not all(is_faithful(self.tokenizer, *pair) for pair in zip(secrets, spelt, strict=True)):
+            raise refusals[0]
+        try:
+            self._take(Listing(self.tokenizer, secrets, spelt, self.known))
+        except TokenizerError as alike:
+            raise TokenizerError(f"{refusals[0]} Besides, {alike}") from alike
+
+    def _take(self, listing: Listing) -> None:
+        """Have the tree that a list of all secrets makes."""
+        self._listing, self._letters, self.exact, self.rests_on = listing, {}, True, ""
+        self.root, self.automaton = listing.root, listing.automaton
+        self._largest_token = listing.largest_token
+        self._full_root = self._ahead + listing.root_text
+
+    def _check_count(self) -> None:
+        """Refuse if some secrets cannot be spelt: every secret has one path that is never left out."""
+        if self.automaton.paths is not None and self.automaton.paths < self.size:
+            raise TokenizerError(
+                f"the tokenizer spells {self.automaton.paths:,} of the {self.size:,} secrets of "
+                f"{self._format.pattern!r}; for the others it lacks characters or words (an <unk>?). Use a format that "
+                "the tokenizer can spell."
+            )
+
+    def _finest(self) -> TokenAutomaton | None:
+        """The automaton that leaves out most; None if nothing is known of what is canonical."""
+        finest: TokenAutomaton | None = None
+        for make in self._canons:
+            if finest is not None and (finest.paths in (None, self.size) or finest.edges > _REFINABLE):
+                break
+            canon = make(self._bytes, self._vocabulary)
+            behind_root = self._through_root(canon)
+            if behind_root is None:
+                break
+            self._start, memory = behind_root
+            found = TokenAutomaton(self._bytes, self._start, self._vocabulary, canon, memory)
+            finest = found if finest is None or found.paths is not None else finest
+        return finest
+
+    def _any_spelling(self) -> TokenAutomaton:
+        """The automaton of all spellings."""
+        behind_root = self._through_root(AnySpelling(self._bytes, self._vocabulary))
+        assert behind_root is not None, "the root is one of all spellings"
+        self._start, _ = behind_root
+        return TokenAutomaton(self._bytes, self._start, self._vocabulary)
+
+    def _through_root(self, canon: Canon) -> tuple[int, int] | None:
+        """The state and the memory of a canon behind the root; None if it does not let a longer root through."""
+        state, memory = self._root.state, FRESH
+        for token in self.root[self._root.tokens :]:
+            tokens, targets, memories = canon.children(state, memory)
+            at = int(np.searchsorted(tokens, token))
+            if at == len(tokens) or tokens[at] != token:
+                return None
+            state, memory = int(targets[at]), int(memories[at])
+        return state, memory
+
+    def _lengthen_root(self) -> None:
+        """What is known and spelt in one way only belongs to the root, which costs nothing."""
+        known = self._ahead + self.known
+        while True:
+            tokens, targets = self.automaton.children(self.automaton.start)
+            if len(tokens) != 1 or self.automaton.accepting[targets[0]]:  # a secret must not be the root itself
+                return
+            piece = self._pieces[int(tokens[0])] or b""
+            state = self._bytes.after(piece, self._start)
+            longer = self._full_root + self._bytes.text(piece, self._start)
+            if state is None or not known.startswith(longer):
+                return
+            self.root, self._full_root, self._start = [*self.root, int(tokens[0])], longer, state
+            self.automaton = self.automaton.starting_at(int(targets[0]))
+
+    # ---- many secrets at once -----------------------------------------------------------------------------
+
+    def _by_letters(self, secrets: Sequence[str]) -> NDArray[np.int32] | None:
+        """The paths of secrets of one length, if every token is one character; None if something is unusual.
+
+        Many secrets in one go: the tokenizer would read the prompt again in each of them.
+        """
+        root = self.root_text
+        begin = len(root)
+        lengths = set(map(len, secrets))
+        if not self._letters or len(lengths) != 1 or {secret[:begin] for secret in secrets} != {root}:
+            return None
+        try:
+            tokens = list(map(self._letters.__getitem__, "".join([secret[begin:] for secret in secrets])))
+        except KeyError:
+            return None
+        rows = np.array(tokens, dtype=np.int32).reshape(len(secrets), lengths.pop() - begin)
+        places = self.automaton.walk(rows)
+        return rows if (places >= 0).all() and self.automaton.accepting[places].all() else None
+
+    def _is_text_of(self, rows: NDArray[np.int32], secrets: Sequence[str]) -> bool:
+        """Whether paths spell secrets, all at once: as long as each of them, and the same text all in all."""
+        if self._listing is not None or not self._bytes.plain:
+            return [self.text(tokens_of(row)) for row in rows] == list(secrets)
+        whole = [self._ahead + secret for secret in secrets]
+        if not all(text.startswith(self._full_root) for text in whole):
+            return False
+        rest = [text[len(self._full_root) :].encode() for text in whole]
+        used = rows[rows >= 0]
+        lengths = np.zeros(rows.shape, dtype=np.int64)
+        lengths[rows >= 0] = self._lengths[used]
+        if not np.array_equal(lengths.sum(axis=1), [len(text) for text in rest]):
+            return False
+        return b"".join([self._pieces[token] or b"" for token in used.tolist()]) == b"".join(rest)
+
+    # ---- refusals -----------------------------------------------------------------------------------------
+
+    def _refuse(self, text: str, tokens: list[int]) -> NoReturn:
+        self._format.index(text)  # a text that is no secret at all gets that error
+        if not text.startswith(self.known):
+            raise SecretError(f"the secret {text!r} does not begin with the known text {self.known!r}.")
+        raise TokenizerError(
+            f"the tokenizer spells {text!r} as {self.tokenizer.decode(tokens)!r} ({len(tokens)} tokens), which does "
+            f"not fit the format {self._format.pattern!r}. It lacks characters of the format (an <unk>?), or changes "
+            "the text (case, spaces). Use a format that the tokenizer can spell."
+        )
+
+    def _refuse_prompt(self) -> NoReturn:
+        raise TokenizerError(
+            f"pattern {self._format.pattern!r} has the prompt {self._format.prompt!r}, in which no token is the same "
+            "for all secrets; the model needs something to read before the first blank. Begin the pattern with the "
+            "text that comes before the secret in the training data."
+        )
