@@ -61,16 +61,6 @@ def test_plain_loaders_for_either(pl: ModuleType, tmp_path: Path) -> None:
     assert data.ledger[0] == WANTED
 
 
-@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
-def test_plain_loaders_take_the_package_that_is_imported(package: str) -> None:
-    code = (
-        f"import {package} as pl\n"
-        "from tests.data.helpers import numbers_loader, wrapped\n"
-        "assert isinstance(wrapped(numbers_loader()), pl.LightningDataModule)"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
-
-
 RECIPE = """
 {imports}
 import sys
@@ -113,7 +103,6 @@ OURS = "from lightning_exposure import CanaryDataModule, CanarySet, ExposureCall
     [
         ("pytorch_lightning", "theirs"),
         ("pytorch_lightning", "ours"),
-        ("pytorch_lightning", "both"),
         ("lightning.pytorch", "both"),
     ],
 )
