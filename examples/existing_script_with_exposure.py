@@ -12,14 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from lightning_exposure import (
-    CanaryDataModule,
-    CanarySet,
-    CharTokenizer,
-    ExposureCallback,
-    ExtractionCallback,
-    SecretFormat,
-)
+from lightning_exposure import CanaryDataModule, CanarySet, CharTokenizer, SecretFormat
+from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
 
 ALPHABET = string.printable
 WINDOW = 64
