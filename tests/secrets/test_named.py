@@ -88,11 +88,11 @@ def test_all_states_are_there() -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(ArgumentError, match="n=0: expected an integer of at least 1"):
+    with pytest.raises(ArgumentError, match="n is 0; expected an integer of at least 1"):
         SecretFormat.pin(0)
-    with pytest.raises(ArgumentError, match="n='8': expected an integer of at least 1"):
+    with pytest.raises(ArgumentError, match="n is '8', of type str; expected an integer of at least 1"):
         SecretFormat.password("8")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"separator='\.': expected ' ', '-' or ''"):
+    with pytest.raises(ArgumentError, match=r"separator is '\.'; expected one of ' ', '-', ''"):
         SecretFormat.credit_card(separator=".")
-    with pytest.raises(ArgumentError, match="prompt=None: expected the text before the secret"):
+    with pytest.raises(ArgumentError, match="prompt is None, of type NoneType; expected the text before the secret"):
         SecretFormat.ssn(prompt=None)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lightning_exposure.errors import ArgumentError, FormatError, ManifestError, SecretError
-from lightning_exposure.secrets.canaries.canary import Canary, probability
+from lightning_exposure.secrets.canaries.canary import Canary, check_holdout
 from lightning_exposure.secrets.formats.format import SecretFormat
 
 VERSION = 1
@@ -179,6 +179,6 @@ def _read_canary(field: _Field, formats: Sequence[SecretFormat]) -> Canary:
 
 def _probability(field: _Field) -> float:
     try:
-        return probability(field.value, "holdout")
+        return check_holdout(field.value)
     except ArgumentError as error:
         raise field.expected("a number of at least 0 and below 1") from error

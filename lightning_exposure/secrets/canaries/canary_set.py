@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from lightning_exposure._checks import OutOfRangeError, UnknownIdError, whole_number
+from lightning_exposure._checks import OutOfRangeError, UnknownIdError, instance, refusal, whole_number
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.secrets.canaries._manifest import (
     canaries_from_dict,
@@ -17,7 +17,7 @@ from lightning_exposure.secrets.canaries._manifest import (
     read_manifest,
     write_manifest,
 )
-from lightning_exposure.secrets.canaries.canary import Canary, first_duplicate, probability
+from lightning_exposure.secrets.canaries.canary import Canary, check_holdout, first_duplicate
 from lightning_exposure.secrets.formats.drawing import Seed, generator_from
 from lightning_exposure.secrets.formats.format import SecretFormat
 
@@ -42,19 +42,15 @@ class CanarySet(Sequence[Canary]):
         """Collect canaries; ArgumentError if two have the same id or the same text."""
         collected = tuple(canaries)
         for place, canary in enumerate(collected):
-            if not isinstance(canary, Canary):
-                raise ArgumentError(
-                    f"canaries[{place}]={canary!r}: expected a Canary, got {type(canary).__name__}; "
-                    "make one with Canary(id, text, format, repetitions)."
-                )
+            remedy = "Make one with Canary(id, text, format, repetitions)."
+            instance(f"canaries[{place}]", canary, Canary, "a Canary", remedy)
         for key in ("id", "text"):
             duplicate = first_duplicate([getattr(canary, key) for canary in collected])
             if duplicate is not None:
                 first, second = duplicate
-                value = getattr(collected[second], key)
                 raise ArgumentError(
-                    f"canaries[{second}].{key}={value!r}: the same as canaries[{first}].{key}; "
-                    f"expected a different {key} for every canary; change one of them."
+                    f"canaries[{second}].{key} is {getattr(collected[second], key)!r}, as canaries[{first}].{key} is; "
+                    f"expected a different {key} for every canary. Change one of them."
                 )
         self.__dict__.update(_canaries=collected, _by_id={canary.id: canary for canary in collected})
 
@@ -86,7 +82,7 @@ class CanarySet(Sequence[Canary]):
         """
         listed = _listed_formats(formats)
         counts = _listed_repetitions(repetitions)
-        holdout = probability(holdout, "holdout")
+        holdout = check_holdout(holdout)
         # One stream for all formats: starting each from the same seed would give formats of equal size
         # canaries with equal numbers.
         generator = generator_from(seed)
@@ -121,11 +117,11 @@ class CanarySet(Sequence[Canary]):
             return type(self)(self._canaries[key])
         if isinstance(key, str):
             if key not in self._by_id:
-                raise UnknownIdError(f"id={key!r}: no such canary; expected one of {', '.join(self._by_id)}.")
+                raise refusal("id", key, f"one of {', '.join(self._by_id)}", error=UnknownIdError)
             return self._by_id[key]
         position = whole_number("position", key)
         if not -len(self) <= position < len(self):
-            raise OutOfRangeError(f"position={position}: expected one of the {len(self)} canaries, from 0 on.")
+            raise refusal("position", position, f"one of the {len(self)} canaries, from 0 on", error=OutOfRangeError)
         return self._canaries[position]
 
     def __len__(self) -> int:
@@ -212,27 +208,26 @@ class CanarySet(Sequence[Canary]):
 
 
 def _listed_formats(formats: SecretFormat | Iterable[SecretFormat]) -> list[SecretFormat]:
-    hint = "expected a SecretFormat or a list of different ones"
+    expected = "a SecretFormat or a list of different ones"
     if not isinstance(formats, SecretFormat | Iterable) or isinstance(formats, str):
-        raise ArgumentError(f"formats={formats!r}: {hint}; make one with SecretFormat({str(formats)!r}).")
+        raise refusal("formats", formats, expected, f"Make one with SecretFormat({str(formats)!r}).")
     listed = [formats] if isinstance(formats, SecretFormat) else list(formats)
     if not listed:
-        raise ArgumentError(f"formats={listed!r}: {hint}; give at least one.")
+        raise refusal("formats", listed, expected, "Give at least one.")
     for place, format_ in enumerate(listed):
-        if not isinstance(format_, SecretFormat):
-            raise ArgumentError(f"formats[{place}]={format_!r}: {hint}, got {type(format_).__name__}.")
+        instance(f"formats[{place}]", format_, SecretFormat, expected, "Make one with SecretFormat(pattern).")
         if format_ in listed[:place]:
-            raise ArgumentError(
-                f"formats[{place}]={format_!r}: given twice; {hint}; for more canaries, make `repetitions` longer."
+            raise refusal(
+                f"formats[{place}]", format_, "every format once", "For more canaries, make `repetitions` longer."
             )
     return listed
 
 
 def _listed_repetitions(repetitions: Sequence[int]) -> list[int]:
-    hint = "expected a list of integers such as [1, 4, 16]"
+    expected = "a list of integers such as [1, 4, 16]"
     if isinstance(repetitions, str) or not isinstance(repetitions, Iterable):
-        raise ArgumentError(f"repetitions={repetitions!r}: {hint}; write [{repetitions}] for one canary.")
+        raise refusal("repetitions", repetitions, expected, f"Write [{repetitions}] for one canary.")
     counts = [whole_number(f"repetitions[{place}]", count, at_least=0) for place, count in enumerate(repetitions)]
     if not counts:
-        raise ArgumentError(f"repetitions=[]: {hint}; each entry makes one canary.")
+        raise refusal("repetitions", counts, expected, "Each entry makes one canary.")
     return counts

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from lightning_exposure._checks import whole_number
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import choice, instance, whole_number
 from lightning_exposure.secrets.formats import _wordlists as wordlists
 from lightning_exposure.secrets.formats._pattern import escape
 
@@ -51,8 +50,7 @@ class NamedFormats:
         >>> SecretFormat.credit_card(separator="-").render(411_111_111_111_111)
         'my credit card number is 4111-1111-1111-1111'
         """
-        if separator not in (" ", "-", ""):
-            raise ArgumentError(f"separator={separator!r}: expected ' ', '-' or ''; write a pattern for another one.")
+        separator = choice("separator", separator, (" ", "-", ""), remedy="Write a pattern for another one.")
         return cls(_prompt(prompt) + separator.join(["####"] * 4), checksum="luhn", name="credit-card")
 
     @classmethod
@@ -106,8 +104,4 @@ class NamedFormats:
 
 
 def _prompt(prompt: object) -> str:
-    if not isinstance(prompt, str):
-        raise ArgumentError(
-            f"prompt={prompt!r}: expected the text before the secret, a string; write prompt='' for none."
-        )
-    return escape(prompt)
+    return escape(instance("prompt", prompt, str, "the text before the secret, a string", "Write prompt='' for none."))
