@@ -80,7 +80,7 @@ def train(optimizer: str, noise: float | None, epochs: int, letters: int, hidden
     seconds = time.perf_counter() - start
     return Outcome(
         optimizer=optimizer,
-        noise=noise,
+        noise_multiplier=noise,
         epsilon=math.inf if privacy is None else privacy.epsilon,
         test_loss=mean_loss(model, torch.stack(test_data)),
         exposure=exposure.history[-1].estimates[CANARIES[0].id],

@@ -26,14 +26,14 @@ def test_in_small(run: Run, text_file: Path, tmp_path: Path, monkeypatch: pytest
     assert names == {"comparison.json", "comparison.csv", "comparison.png", "report.html"}
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "no litter"
     comparison = Comparison.load(tmp_path / "run")
-    assert [(o.optimizer, o.noise) for o in comparison.outcomes] == [
+    assert [(o.optimizer, o.noise_multiplier) for o in comparison.outcomes] == [
         (optimizer, noise) for optimizer in ("rmsprop", "sgd") for noise in (None, 0.0, 1.0)
     ]
     for outcome in comparison.outcomes:
-        assert math.isfinite(outcome.epsilon) == (outcome.noise == 1.0)
+        assert math.isfinite(outcome.epsilon) == (outcome.noise_multiplier == 1.0)
         assert 0 < outcome.test_loss < 10
         assert 0 <= outcome.exposure.bits <= math.log2(10**9)
-    noisy, plain = (next(o for o in comparison.outcomes if o.noise == noise) for noise in (1.0, None))
+    noisy, plain = (next(o for o in comparison.outcomes if o.noise_multiplier == noise) for noise in (1.0, None))
     assert noisy.test_loss != plain.test_loss
     lines = out.splitlines()
     assert sum(line.startswith(("rmsprop ", "sgd ")) for line in lines) == 6

@@ -110,9 +110,7 @@ def test_the_order_of_excluded_secrets_does_not_matter() -> None:
 def test_what_cannot_be_sampled() -> None:
     with pytest.raises(ArgumentError, match=r"n is 101; expected at most 100, as the format 'pin ##' has 100 secrets"):
         PIN.sample(101, seed=0)
-    with pytest.raises(
-        ArgumentError, match=r"n is 99; expected at most 98, .* of which 2 are excluded\. Ask for fewer"
-    ):
+    with pytest.raises(ArgumentError, match=r"n is 99; expected at most 98, .* which 2 are excluded\. Ask for fewer"):
         PIN.sample(99, seed=0, exclude=["pin 00", "pin 99", "pin 00"])
     with pytest.raises(ArgumentError, match="n is -1; expected an integer of at least 0"):
         PIN.sample(-1, seed=0)

@@ -167,7 +167,7 @@ def train_one(optimizer: str, noise: float | None, options: Namespace, update: A
     attack = extract(tree, "shortest_path", budget=ATTACK_BUDGET, progress=search_progress(update))
     return Outcome(
         optimizer=optimizer,
-        noise=noise,
+        noise_multiplier=noise,
         epsilon=float("inf") if privacy is None else privacy.epsilon,
         test_loss=_test_loss(model, data),
         exposure=estimate,

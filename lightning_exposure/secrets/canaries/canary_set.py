@@ -10,13 +10,9 @@ from dataclasses import replace
 from typing import Any, overload
 
 from lightning_exposure._checks import OutOfRangeError, UnknownIdError, instance, refusal, whole_number
+from lightning_exposure._files import Field, read_json, write_json
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.secrets.canaries._manifest import (
-    canaries_from_dict,
-    canaries_to_dict,
-    read_manifest,
-    write_manifest,
-)
+from lightning_exposure.secrets.canaries._manifest import canaries_from_field, canaries_to_dict
 from lightning_exposure.secrets.canaries.canary import Canary, check_holdout, first_duplicate
 from lightning_exposure.secrets.formats.drawing import Seed, generator_from
 from lightning_exposure.secrets.formats.format import SecretFormat
@@ -175,7 +171,15 @@ class CanarySet(Sequence[Canary]):
         return groups
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `save` writes, as plain lists, strings and dictionaries."""
+        """Return the set as plain lists, strings and dictionaries, ready for JSON; it is what `save` writes.
+
+        Every format is in it once, and each canary says by number which one is its own.
+
+        Example:
+            >>> described = CanarySet.draw(SecretFormat.pin(), repetitions=[4]).to_dict()
+            >>> described["formats"][0]["pattern"], described["canaries"][0]["id"]
+            ('my pin is ####', 'pin-4x')
+        """
         return canaries_to_dict(self._canaries)
 
     @classmethod
@@ -187,24 +191,27 @@ class CanarySet(Sequence[Canary]):
             source: Where it comes from; messages begin with it.
 
         Raises:
-            ManifestError: A field is wrong; names it.
+            ManifestError: A field is missing or wrong; names it.
 
         Example:
             >>> canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4])
             >>> CanarySet.from_dict(canaries.to_dict()) == canaries
             True
         """
-        return canaries_from_dict(cls, content, source)
+        return canaries_from_field(cls, Field(source, dict(content) if isinstance(content, Mapping) else content))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON manifest in one step; an existing file is replaced."""
-        write_manifest(path, self.to_dict())
+        """Write a JSON file in one step; an existing file is replaced."""
+        write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CanarySet:
-        """Read what `save` wrote; ManifestError names the file and the field that is wrong."""
-        # The fields of a file stand directly in it, so no dot comes between its name and theirs.
-        return canaries_from_dict(cls, read_manifest(path), f"{path}: ")
+        """Read what `save` wrote.
+
+        Raises:
+            ManifestError: It is not such a file; names the file and the field that is wrong.
+        """
+        return canaries_from_field(cls, read_json(path))
 
 
 def _listed_formats(formats: SecretFormat | Iterable[SecretFormat]) -> list[SecretFormat]:

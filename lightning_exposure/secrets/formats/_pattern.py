@@ -123,8 +123,8 @@ def _blank(token: re.Match[str], pattern: str, words: Mapping[str, tuple[str, ..
         usable = name.isidentifier() and name not in RESERVED_NAMES
         remedy = f"Pass {name}=[...]" if usable else "Use a name such as {city} and pass city=[...]"
         raise FormatError(
-            f"pattern is {pattern!r}, and there is no word list for {{{name}}} at {where}; expected one of the given word "
-            rf"lists: {known}. {remedy}, or write '\{{' for the character itself."
+            f"pattern is {pattern!r}, and there is no word list for {{{name}}} at {where}; "
+            rf"expected one of the given word lists: {known}. {remedy}, or write '\{{' for the character itself."
         )
     return Slot("words", words[name])
 
