@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 from lightning_exposure._checks import SAFE_NAME, OutOfRangeError, refusal, slug, whole_number
+from lightning_exposure._registry import Registry
 from lightning_exposure.errors import ArgumentError, FormatError, SecretError
 from lightning_exposure.secrets.formats._ambiguity import find_ambiguity
 from lightning_exposure.secrets.formats._checksum import CHECKSUMS
-from lightning_exposure.secrets.formats._named import NamedFormats
 from lightning_exposure.secrets.formats._numbering import Numbering
 from lightning_exposure.secrets.formats._pattern import RESERVED_NAMES, Slot, check_words, parse
 from lightning_exposure.secrets.formats._reading import Reader
@@ -22,12 +22,38 @@ from lightning_exposure.secrets.formats.drawing import Seed, distinct_integers, 
 _SHOWN_WORDS = 6
 
 
-class SecretFormat(NamedFormats):
+class _WithNamedFormats(type):
+    """Makes every named format a constructor: `SecretFormat.ssn()` asks the registry for "ssn"."""
+
+    def __getattr__(cls, name: str) -> Callable[..., SecretFormat]:
+        named = _named_formats()
+        if name.startswith("_") or name not in named:
+            raise AttributeError(
+                f"SecretFormat has no attribute {name!r}; expected one of its methods, or a named format: "
+                f"{', '.join(named.names())}."
+            )
+        return named.get(name)
+
+    def __dir__(cls) -> list[str]:
+        return [*super().__dir__(), *_named_formats().names()]
+
+
+def _named_formats() -> Registry[Callable[..., SecretFormat]]:
+    # Their files need the class below, so that they can only be imported once it is there.
+    from lightning_exposure.secrets.formats.named import NAMED_FORMATS
+
+    return NAMED_FORMATS
+
+
+class SecretFormat(metaclass=_WithNamedFormats):
     r"""All the secrets that look alike, such as ``"my ssn is ###-##-####"``.
 
     ``#`` is a digit, ``?`` a lower-case letter, ``{city}`` one of the strings given as ``city=[...]``;
     ``\#``, ``\?``, ``\{`` and ``\\`` stand for the characters themselves. A format never has two fillings
     with the same text. It is immutable and hashable.
+
+    Well-known formats have names: ``SecretFormat.ssn()``, ``.pin()``, ``.credit_card()`` and whatever else is
+    registered in `NAMED_FORMATS`.
 
     Attributes:
         pattern: The pattern as given.
