@@ -80,7 +80,7 @@ def train(optimizer: str, noise: float | None, epochs: int, letters: int, hidden
     seconds = time.perf_counter() - start
     return Outcome(
         optimizer=optimizer,
-        noise=noise,
+        noise_multiplier=noise,
         epsilon=math.inf if privacy is None else privacy.epsilon,
         test_loss=mean_loss(model, torch.stack(test_data)),
         exposure=exposure.history[-1].estimates[CANARIES[0].id],
@@ -106,13 +106,13 @@ def main() -> None:
     """Train once for each setting, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="minutes' work in seconds: less text, a smaller model")
-    parser.add_argument("--noise", type=float, nargs="+", default=[0.1, 1.0], help="multipliers (default: 0.1 1)")
+    parser.add_argument("--noise_multiplier", type=float, nargs="+", default=[0.1, 1.0], help="(default: 0.1 1)")
     parser.add_argument("--save_dir", help="leave the numbers, a CSV file and the picture here")
     options = parser.parse_args()
     size = {"epochs": 1, "letters": 20_000, "hidden_size": 32} if options.fast else {
         "epochs": 20, "letters": 300_000, "hidden_size": 128,
     }  # fmt: skip
-    settings = [(name, noise) for name in ("rmsprop", "sgd") for noise in (None, 0.0, *options.noise)]
+    settings = [(name, noise) for name in ("rmsprop", "sgd") for noise in (None, 0.0, *options.noise_multiplier)]
     comparison = Comparison([train(name, noise, **size) for name, noise in settings])
     print(comparison.table())
     print(f"{comparison.verdict}.")

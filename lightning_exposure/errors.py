@@ -28,6 +28,10 @@ class ManifestError(ExposureError, ValueError):
     """A file of ours on disk is not what it should be."""
 
 
+class MissingFileError(ManifestError, FileNotFoundError):
+    """A file of ours that should be there is not, for callers that catch `FileNotFoundError`."""
+
+
 class TokenizerError(ExposureError, ValueError):
     """A tokenizer cannot express a text, or a format cannot be walked with it."""
 

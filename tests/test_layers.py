@@ -19,7 +19,9 @@ PACKAGE = ROOT / "lightning_exposure"
 # Each layer imports only from those before it.
 LAYERS = [
     "errors",
+    "_registry",
     "_checks",
+    "_files",
     "secrets",
     "tokenization",
     "adapters",

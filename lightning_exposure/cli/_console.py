@@ -15,10 +15,10 @@ import torch
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from lightning_exposure._files import plain
 from lightning_exposure.cli.arguments import PROGRAM
 from lightning_exposure.exposure import ExposureEstimate, PoorFitWarning
 from lightning_exposure.report.amounts import exposure_text, rank_text
-from lightning_exposure.report.fields import plain
 from lightning_exposure.report.tables import text_table
 from lightning_exposure.report.verdicts import Verdict, is_exact
 

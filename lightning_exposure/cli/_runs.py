@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from datetime import datetime
 from pathlib import Path
@@ -10,10 +9,12 @@ from typing import NamedTuple
 
 import torch
 
-from lightning_exposure.cli.arguments import FORMATS, one_line
-from lightning_exposure.errors import ArgumentError, ManifestError
+from lightning_exposure._checks import instance, refusal
+from lightning_exposure._files import read_json
+from lightning_exposure.cli.arguments import one_line
+from lightning_exposure.errors import ArgumentError, ManifestError, MissingFileError
 from lightning_exposure.modules import LanguageModel
-from lightning_exposure.secrets import CanarySet, SecretFormat
+from lightning_exposure.secrets import NAMED_FORMATS, CanarySet, SecretFormat
 from lightning_exposure.tokenization import CharTokenizer, WordTokenizer
 from lightning_exposure.tree import SecretTree
 
@@ -34,7 +35,10 @@ def new_run_dir(given: str | os.PathLike[str] | None) -> Path:
     path = Path("runs", f"{datetime.now():%Y%m%d-%H%M%S}") if given is None else Path(given)
     # A process that another one of the same run started finds the directory made.
     if "LOCAL_RANK" not in os.environ and path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise ArgumentError(f"--run_dir {path}: exists already, and a run is never overwritten; choose another one.")
+        raise ArgumentError(
+            f"--run_dir is {str(path)!r}, which exists already; expected a new directory, because a run is never "
+            "overwritten. Choose another one."
+        )
     return path
 
 
@@ -45,16 +49,16 @@ def make_format(name: str | None, pattern: str | None, default: str | None = Non
     10000
     """
     if name is not None and pattern is not None:
-        raise ArgumentError("--format and --pattern: expected only one of them; leave the other out.")
+        raise ArgumentError(
+            f"--format and --pattern are {name!r} and {pattern!r}; expected only one of them. Leave the other out."
+        )
     if pattern is not None:
         return SecretFormat(pattern)
     chosen = name or default
     if chosen is None:
         return None
-    if chosen not in FORMATS:
-        raise ArgumentError(f"--format {chosen}: expected one of {', '.join(FORMATS)}.")
-    made: SecretFormat = getattr(SecretFormat, chosen)()
-    return made
+    made = NAMED_FORMATS.get(chosen, argument="--format")()
+    return instance(f"the format {chosen!r}", made, SecretFormat, "a SecretFormat", "Correct what is registered.")
 
 
 class TrainedModel(NamedTuple):
@@ -94,23 +98,22 @@ def load_model(checkpoint: str, tokenizer: str | None, device: str) -> TrainedMo
     if path.is_dir():
         path = path / CHECKPOINT
     if not path.exists():
-        raise ManifestError(f"{path}: there is no such file; expected a checkpoint of a run.")
+        raise MissingFileError(f"{path} does not exist; expected a checkpoint of a run. Check the path.")
     loaded = load_tokenizer(_beside(path.parent, TOKENIZER, tokenizer, "--tokenizer"))
     model = _read_checkpoint(path)
     try:
         model = model.to(torch.device(device)).eval()
     except (RuntimeError, AssertionError) as error:
-        raise ArgumentError(f"--device {device}: cannot be used here ({_first_line(error)}).") from error
+        raise refusal("--device", device, f"one that can be used here ({_first_line(error)})", "Try cpu.") from error
     return TrainedModel(model, loaded, path.parent)
 
 
 def load_tokenizer(path: Path) -> CharTokenizer | WordTokenizer:
     """Read a tokenizer of either kind; the file says which."""
-    try:
-        kind = json.loads(path.read_text(encoding="utf-8")).get("kind")
-    except (ValueError, AttributeError):
-        kind = None  # the tokenizer's own reader says what is wrong
-    made: CharTokenizer | WordTokenizer = _TOKENIZERS.get(kind, CharTokenizer).load(path)
+    kind = read_json(path)["kind"]
+    if kind.as_(str) not in _TOKENIZERS:
+        raise kind.refused(f"one of {', '.join(map(repr, _TOKENIZERS))}")
+    made: CharTokenizer | WordTokenizer = _TOKENIZERS[kind.value].load(path)
     return made
 
 
@@ -122,8 +125,8 @@ def _read_checkpoint(path: Path) -> LanguageModel:
         raise
     except Exception as error:  # a broken file fails in as many ways as there are places to break it
         raise ManifestError(
-            f"{path}: not a checkpoint of a LanguageModel ({type(error).__name__}: {_first_line(error)}); give one "
-            "that 'lightning-exposure fit' wrote."
+            f"{path}: the file cannot be read ({type(error).__name__}: {_first_line(error)}); expected a checkpoint of "
+            "a LanguageModel. Give one that 'lightning-exposure fit' wrote."
         ) from error
     return model
 
@@ -138,5 +141,7 @@ def _beside(directory: Path, name: str, given: str | None, option: str) -> Path:
     """A file that was named, or the one of a run; ManifestError if there is none."""
     path = directory / name if given is None else Path(given)
     if not path.exists():
-        raise ManifestError(f"{path}: there is no such file; say where it is with {option} FILE.")
+        raise MissingFileError(
+            f"{path} does not exist; expected a file that belongs to the model. Name it: {option} FILE."
+        )
     return path

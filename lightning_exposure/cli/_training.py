@@ -14,6 +14,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.loggers import CSVLogger, Logger, WandbLogger
 
 from lightning_exposure import __version__
+from lightning_exposure._files import write_whole
 from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
 from lightning_exposure.cli._console import exposure_table, say
 from lightning_exposure.cli._runs import CANARIES, CHECKPOINT, CONFIG, TOKENIZER
@@ -92,7 +93,7 @@ class Run:
         self.canaries.save(self.directory / CANARIES)
         self.data.tokenizer.save(self.directory / TOKENIZER)
         if self.config is not None:
-            (self.directory / CONFIG).write_text(self.config, encoding="utf-8")
+            write_whole(self.directory / CONFIG, self.config)
 
     def _make_trainer(self) -> pl.Trainer:
         settings = dict(self.trainer)

@@ -9,9 +9,6 @@ from lightning_exposure.errors import ArgumentError, ExposureError
 
 PROGRAM = "lightning-exposure"
 
-FORMATS = ("ssn", "credit_card", "phone", "pin", "password", "address")
-"""The formats that have a name: each is a constructor of `SecretFormat`."""
-
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are ours: one line, and not the whole usage.
@@ -33,8 +30,11 @@ class Parser(argparse.ArgumentParser):
 
 def add_format_options(parser: argparse.ArgumentParser) -> None:
     """`--format` and `--pattern`: one of the named formats, or one of the user's own."""
+    from lightning_exposure.secrets import NAMED_FORMATS  # not before help for a command is asked for
+
+    names = ", ".join(NAMED_FORMATS.names())
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--format", choices=FORMATS, help="a format by its name, instead of those of the canaries")
+    group.add_argument("--format", metavar="NAME", help=f"instead of those of the canaries, one of {names}")
     group.add_argument(
         "--pattern",
         metavar="TEXT",

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args
 
 from torch import nn, optim
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler, StepLR
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import choice, number
 
-OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
+OptimizerName = Literal["rmsprop", "adam", "adamw", "sgd", "adagrad", "adadelta", "nadam", "radam"]
+"""Every optimizer that can be asked for; those of the paper's comparison are among them."""
+
+SchedulerName = Literal["cosine", "step", "linear-warmup"]
+"""Every schedule that can be asked for, besides none."""
+
+OPTIMIZERS: dict[OptimizerName, type[optim.Optimizer]] = {
     "rmsprop": optim.RMSprop,
     "adam": optim.Adam,
     "adamw": optim.AdamW,
@@ -21,16 +26,12 @@ OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
     "nadam": optim.NAdam,
     "radam": optim.RAdam,
 }
-"""Every optimizer that can be asked for; those of the paper's comparison are among them."""
-
-SCHEDULERS = ("cosine", "step", "linear-warmup")
-"""Every schedule that can be asked for, besides none."""
 
 _WITH_MOMENTUM = ("rmsprop", "sgd")
 
 
 def make_optimizer(
-    name: str, parameters: Iterable[nn.Parameter], *, lr: float, weight_decay: float, momentum: float
+    name: OptimizerName, parameters: Iterable[nn.Parameter], *, lr: float, weight_decay: float, momentum: float
 ) -> optim.Optimizer:
     """An optimizer by its name.
 
@@ -43,7 +44,13 @@ def make_optimizer(
 
 
 def make_scheduler(
-    name: str, optimizer: optim.Optimizer, *, warmup_steps: int, step_size: int, gamma: float, total_steps: int
+    name: SchedulerName,
+    optimizer: optim.Optimizer,
+    *,
+    warmup_steps: int,
+    step_size: int,
+    gamma: float,
+    total_steps: int,
 ) -> dict[str, Any]:
     """A schedule by its name, as Lightning wants it from `configure_optimizers`.
 
@@ -66,29 +73,20 @@ def make_scheduler(
     return {"scheduler": scheduler, "interval": "epoch" if name == "step" else "step"}
 
 
-def check_choice(value: object, argument: str, choices: Iterable[str | None]) -> None:
-    """Refuse a name that is not among the choices.
+def check_training(settings: Mapping[str, Any]) -> None:
+    """Refuse settings that no model can be trained with.
 
-    >>> check_choice("adan", "optimizer", ["adam"])
-    Traceback (most recent call last):
-    ...
-    lightning_exposure.errors.ArgumentError: optimizer='adan': expected one of 'adam'.
+    Args:
+        settings: The arguments of a module by name: `optimizer`, `scheduler`, `dropout`, `lr`, `weight_decay`,
+            `momentum` and `gamma` are looked at.
+
+    Raises:
+        ArgumentError: Names the argument.
     """
-    listed = list(choices)
-    if value not in listed:
-        raise ArgumentError(f"{argument}={value!r}: expected one of {', '.join(map(repr, listed))}.")
-
-
-def check_number(value: object, argument: str, *, low: float, high: float = math.inf, open_low: bool = False) -> None:
-    """Refuse a number outside of an interval that does not contain its upper end.
-
-    >>> check_number(1.5, "dropout", low=0, high=1)
-    Traceback (most recent call last):
-    ...
-    lightning_exposure.errors.ArgumentError: dropout=1.5: expected a number of at least 0 and below 1.
-    """
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and low <= value < high
-    if not fine or (open_low and value == low):
-        above = f"above {low}" if open_low else f"of at least {low}"
-        below = "" if high == math.inf else f" and below {high}"
-        raise ArgumentError(f"{argument}={value!r}: expected a number {above}{below}.")
+    choice("optimizer", settings["optimizer"], OPTIMIZERS)
+    choice("scheduler", settings["scheduler"], (None, *get_args(SchedulerName)))
+    for name in ("dropout", "momentum"):
+        number(name, settings[name], at_least=0, below=1)
+    for name in ("lr", "gamma"):
+        number(name, settings[name], above=0)
+    number("weight_decay", settings["weight_decay"], at_least=0)

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import refusal, whole_number
 from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
-from lightning_exposure.errors import ArgumentError
-from lightning_exposure.modules._optimizers import OPTIMIZERS, SCHEDULERS, check_choice, check_number
+from lightning_exposure.modules._optimizers import OptimizerName, SchedulerName, check_training
 from lightning_exposure.modules.language_model import LanguageModelling
 
 _COUNTS = (
@@ -145,11 +144,11 @@ class Translating(_Base):
         dropout: float = 0.0,
         padding_id: int = 0,
         start_id: int = 1,
-        optimizer: str = "adam",
+        optimizer: OptimizerName = "adam",
         lr: float = 0.001,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
-        scheduler: str | None = None,
+        scheduler: SchedulerName | None = None,
         warmup_steps: int = 100,
         step_size: int = 1,
         gamma: float = 0.5,
@@ -260,26 +259,20 @@ class EncoderDecoder(Translating, pl.LightningModule):
         >>> EncoderDecoder(vocab_size=9, start_id=9)
         Traceback (most recent call last):
         ...
-        lightning_exposure.errors.ArgumentError: start_id=9: expected a token id below target_vocab_size=9.
+        lightning_exposure.errors.ArgumentError: start_id is 9; expected a token id below target_vocab_size=9.
     """
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
     """Refuse arguments that no model can be made with."""
-    check_choice(settings["optimizer"], "optimizer", OPTIMIZERS)
-    check_choice(settings["scheduler"], "scheduler", (None, *SCHEDULERS))
+    check_training(settings)
     for name in _COUNTS:
-        settings[name] = whole_number(settings[name], name, minimum=1)
+        settings[name] = whole_number(name, settings[name], at_least=1)
     for name, limits in {
         "padding_id": ("vocab_size", "target_vocab_size"),
         "start_id": ("target_vocab_size",),
     }.items():
-        settings[name] = whole_number(settings[name], name, minimum=0)
+        settings[name] = whole_number(name, settings[name], at_least=0)
         for limit in limits:
             if settings[name] >= settings[limit]:
-                raise ArgumentError(f"{name}={settings[name]}: expected a token id below {limit}={settings[limit]}.")
-    check_number(settings["dropout"], "dropout", low=0, high=1)
-    check_number(settings["lr"], "lr", low=0, open_low=True)
-    check_number(settings["weight_decay"], "weight_decay", low=0)
-    check_number(settings["momentum"], "momentum", low=0, high=1)
-    check_number(settings["gamma"], "gamma", low=0, open_low=True)
+                raise refusal(name, settings[name], f"a token id below {limit}={settings[limit]}")

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import lightning.pytorch as pl
 from torch import Tensor, nn
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import choice, refusal, whole_number
 from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.modules._optimizers import (
-    OPTIMIZERS,
-    SCHEDULERS,
-    check_choice,
-    check_number,
+    OptimizerName,
+    SchedulerName,
+    check_training,
     make_optimizer,
     make_scheduler,
 )
 from lightning_exposure.modules.convolutional import ConvolutionalNetwork
 from lightning_exposure.modules.recurrent import RecurrentNetwork
-from lightning_exposure.modules.transformer import TransformerNetwork
+from lightning_exposure.modules.transformer import Positions, TransformerNetwork
 from lightning_exposure.modules.wavenet import WaveNet
+
+Architecture = Literal["lstm", "gru", "cnn", "wavenet", "transformer"]
+"""Every architecture that can be asked for."""
 
 _SHARED = ("hidden_size", "num_layers", "dropout")
 # For each architecture: its network, and which of the arguments it takes besides the shared ones.
-_NETWORKS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
+_NETWORKS: dict[Architecture, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "lstm": (RecurrentNetwork, ("embedding_size",)),
     "gru": (RecurrentNetwork, ("embedding_size",)),
     "cnn": (ConvolutionalNetwork, ("embedding_size", "kernel_size")),
@@ -61,7 +63,7 @@ class LanguageModelling(_Base):
 
     def __init__(
         self,
-        architecture: str = "lstm",
+        architecture: Architecture = "lstm",
         *,
         vocab_size: int,
         hidden_size: int = 200,
@@ -70,13 +72,13 @@ class LanguageModelling(_Base):
         dropout: float = 0.0,
         num_heads: int = 4,
         max_length: int = 512,
-        positions: str = "learned",
+        positions: Positions = "learned",
         kernel_size: int = 3,
-        optimizer: str = "rmsprop",
+        optimizer: OptimizerName = "rmsprop",
         lr: float = 0.001,
         weight_decay: float = 0.0,
         momentum: float = 0.0,
-        scheduler: str | None = None,
+        scheduler: SchedulerName | None = None,
         warmup_steps: int = 100,
         step_size: int = 1,
         gamma: float = 0.5,
@@ -113,8 +115,8 @@ class LanguageModelling(_Base):
             return self.network(tokens, state)
         if state is not None:
             raise ArgumentError(
-                f"state={type(state).__name__}: expected None, because architecture={self.hparams['architecture']!r} "
-                "has no state; give it all the tokens again."
+                f"state is a {type(state).__name__}; expected None, because architecture="
+                f"{self.hparams['architecture']!r} has no state. Give it all the tokens again."
             )
         return self.network(tokens)
 
@@ -201,24 +203,16 @@ class LanguageModel(LanguageModelling, pl.LightningModule):
         >>> LanguageModel("rnn", vocab_size=50)
         Traceback (most recent call last):
         ...
-        lightning_exposure.errors.ArgumentError: architecture='rnn': expected one of 'lstm', 'gru', 'cnn', ...
+        lightning_exposure.errors.ArgumentError: architecture is 'rnn'; expected one of 'lstm', 'gru', 'cnn', ...
     """
 
 
 def _check_settings(settings: dict[str, Any]) -> None:
     """Refuse arguments that no model can be made with."""
-    check_choice(settings["architecture"], "architecture", _NETWORKS)
-    check_choice(settings["positions"], "positions", ("learned", "sinusoidal"))
-    check_choice(settings["optimizer"], "optimizer", OPTIMIZERS)
-    check_choice(settings["scheduler"], "scheduler", (None, *SCHEDULERS))
+    choice("architecture", settings["architecture"], _NETWORKS)
+    choice("positions", settings["positions"], get_args(Positions))
+    check_training(settings)
     for name in _COUNTS:
-        settings[name] = whole_number(settings[name], name, minimum=1)
-    check_number(settings["dropout"], "dropout", low=0, high=1)
-    check_number(settings["lr"], "lr", low=0, open_low=True)
-    check_number(settings["weight_decay"], "weight_decay", low=0)
-    check_number(settings["momentum"], "momentum", low=0, high=1)
-    check_number(settings["gamma"], "gamma", low=0, open_low=True)
+        settings[name] = whole_number(name, settings[name], at_least=1)
     if settings["architecture"] == "transformer" and settings["hidden_size"] % settings["num_heads"]:
-        raise ArgumentError(
-            f"num_heads={settings['num_heads']}: expected a divisor of hidden_size={settings['hidden_size']}."
-        )
+        raise refusal("num_heads", settings["num_heads"], f"a divisor of hidden_size={settings['hidden_size']}")

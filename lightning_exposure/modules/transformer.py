@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ArgumentError
+
+Positions = Literal["learned", "sinusoidal"]
+"""How a Transformer knows the place of a token."""
 
 
 class SelfAttention(nn.Module):
@@ -96,7 +100,7 @@ class TransformerNetwork(nn.Module):
         num_layers: int = 2,
         num_heads: int = 4,
         max_length: int = 512,
-        positions: str = "learned",
+        positions: Positions = "learned",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -123,7 +127,7 @@ class TransformerNetwork(nn.Module):
         time = tokens.shape[1]
         if time > self.max_length:
             raise ArgumentError(
-                f"tokens: a sequence of {time}; expected at most max_length={self.max_length}. Make the model with a "
+                f"tokens is a sequence of {time}; expected at most max_length={self.max_length}. Make the model with a "
                 "larger max_length, or give it only the last tokens."
             )
         if self.positions is None:

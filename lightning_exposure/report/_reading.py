@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from lightning_exposure._files import REMEDY, Field
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
-from lightning_exposure.report.fields import Field
 from lightning_exposure.secrets import CanarySet
-
-
-def read_canaries(field: Field) -> CanarySet:
-    """Canaries, from the form that `CanarySet.to_dict` gives them."""
-    return CanarySet.from_dict(field.as_(dict), f"{field.file}: {field.path}")
 
 
 def read_estimates(field: Field, canaries: CanarySet) -> dict[str, ExposureEstimate]:
@@ -19,10 +14,10 @@ def read_estimates(field: Field, canaries: CanarySet) -> dict[str, ExposureEstim
     estimates = {}
     for key, item in field.entries().items():
         if key not in by_id:
-            raise item.error(f"there is no canary with this id; expected one of {', '.join(by_id)}.")
+            raise item.error(f"no canary has this id; expected one of {', '.join(by_id)}. {REMEDY}")
         secret = item["secret"]
         if secret.as_(str) != by_id[key].text:
-            raise secret.error(f"got {secret.value!r}; expected the text of the canary {key!r}.")
+            raise secret.refused(f"the text of the canary {key!r}")
         estimates[key] = read_estimate(item)
     return estimates
 
@@ -32,7 +27,7 @@ def read_estimate(field: Field) -> ExposureEstimate:
     rank = field["rank"]
     low, high = field["low"].number(finite=True), field["high"].number(finite=True)
     if low > high:
-        raise field["low"].error(f"got {low}, above high, which is {high}; correct it, or save the run again.")
+        raise field["low"].refused(f"at most high, which is {high}")
     return ExposureEstimate(
         secret=field["secret"].as_(str),
         bits=field["bits"].number(finite=True),
@@ -48,15 +43,14 @@ def read_estimate(field: Field) -> ExposureEstimate:
         expansions=field["expansions"].count(),
         ks_statistic=optional_number(field["ks_statistic"]),
         ks_pvalue=optional_number(field["ks_pvalue"]),
-        # Records were once written without it.
-        rests_on=field["rests_on"].as_(str) if "rests_on" in field.as_(dict) else "",
+        rests_on=field["rests_on"].as_(str),
     )
 
 
-def optional_number(field: Field) -> float | None:
+def optional_number(field: Field, *, finite: bool = False) -> float | None:
     """A number, or None where the file says null."""
     given = field.optional()
-    return None if given is None else given.number()
+    return None if given is None else given.number(finite=finite)
 
 
 def read_fit(field: Field) -> SkewNormal | None:
@@ -66,7 +60,7 @@ def read_fit(field: Field) -> SkewNormal | None:
         return None
     numbers = {name: given[name].number(finite=True) for name in SkewNormal.__dataclass_fields__}
     if numbers["scale"] <= 0:
-        raise given["scale"].expected("a positive number")
+        raise given["scale"].refused("a positive number")
     return SkewNormal(**numbers)
 
 
@@ -86,4 +80,4 @@ def read_extraction(field: Field) -> Extraction:
     ]
     walks = field["walks_until_target"].optional()
     content["walks_until_target"] = None if walks is None else walks.count()
-    return Extraction.from_dict(content, f"{field.file}: {field.path}")
+    return Extraction.from_dict(content, field.where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -12,11 +11,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import refusal
+from lightning_exposure._files import Field, plain, read_json, write_json, write_whole
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.report._reading import optional_number, read_estimate
 from lightning_exposure.report.amounts import exposure_text, interval_text
-from lightning_exposure.report.fields import Field, plain, read_json, write_whole
 from lightning_exposure.report.tables import text_table
 from lightning_exposure.report.verdicts import (
     HOLDS,
@@ -66,7 +65,7 @@ class Outcome:
 
     Attributes:
         optimizer: By name.
-        noise: The noise multiplier; 0: gradients were clipped only; None: plain training.
+        noise_multiplier: 0: gradients were clipped only; None: plain training.
         epsilon: What the accountant says, per record; infinite without noise.
         test_loss: Of text that was not trained on, in nats per token.
         exposure: Of the secret, after training.
@@ -76,7 +75,7 @@ class Outcome:
     """
 
     optimizer: str
-    noise: float | None
+    noise_multiplier: float | None
     epsilon: float
     test_loss: float
     exposure: ExposureEstimate
@@ -86,14 +85,13 @@ class Outcome:
 
     def __post_init__(self) -> None:
         """Refuse what no training can give."""
-        if self.noise is not None and not self.noise >= 0:
-            raise ArgumentError(f"noise={self.noise!r}: expected a noise multiplier of at least 0, or None for none.")
+        if self.noise_multiplier is not None and not self.noise_multiplier >= 0:
+            raise refusal("noise_multiplier", self.noise_multiplier, "a number of at least 0, or None for none")
         if math.isnan(self.epsilon) or self.epsilon < 0:
-            raise ArgumentError(f"epsilon={self.epsilon!r}: expected at least 0; infinite where nothing is guaranteed.")
-        if math.isfinite(self.epsilon) and not self.noise:
-            raise ArgumentError(
-                f"epsilon={self.epsilon!r}: expected infinity, because noise={self.noise!r} hides nothing."
-            )
+            raise refusal("epsilon", self.epsilon, "at least 0", "It is infinite where nothing is guaranteed.")
+        if math.isfinite(self.epsilon) and not self.noise_multiplier:
+            why = f"infinity, because noise_multiplier={self.noise_multiplier!r} hides nothing"
+            raise refusal("epsilon", self.epsilon, why)
 
     @property
     def verdict(self) -> Verdict:
@@ -103,9 +101,9 @@ class Outcome:
     @property
     def privacy(self) -> str:
         """The setting in words."""
-        if self.noise is None:
+        if self.noise_multiplier is None:
             return "none"
-        return f"noise {self.noise:g}" if self.noise else "clip only"
+        return f"noise {self.noise_multiplier:g}" if self.noise_multiplier else "clip only"
 
 
 @dataclass
@@ -137,7 +135,7 @@ class Comparison:
     @property
     def without_privacy(self) -> str:
         """What became of the secret in trainings that promise nothing."""
-        runs = [outcome for outcome in self.outcomes if not outcome.noise]
+        runs = [outcome for outcome in self.outcomes if not outcome.noise_multiplier]
         if not runs:
             return "Nothing was trained without differential privacy"
         return f"Without differential privacy the secret {_judged(runs)}"
@@ -145,7 +143,7 @@ class Comparison:
     @property
     def with_privacy(self) -> str:
         """What became of it in trainings that promise something."""
-        runs = [outcome for outcome in self.outcomes if outcome.noise]
+        runs = [outcome for outcome in self.outcomes if outcome.noise_multiplier]
         if not runs:
             return "Nothing was trained with differential privacy"
         weakest = f", not even at epsilon {number(max(o.epsilon for o in runs))}" if self.mood == HOLDS else ""
@@ -154,12 +152,12 @@ class Comparison:
     @property
     def mood(self) -> str:
         """Of the trainings with differential privacy: one "leaks", all are proven to "hold", or that is "unknown"."""
-        return joint_mood(outcome.verdict for outcome in self.outcomes if outcome.noise)
+        return joint_mood(outcome.verdict for outcome in self.outcomes if outcome.noise_multiplier)
 
     @property
     def shade(self) -> str:
         """The same as a page may colour it: green ("holds") is for what was proven."""
-        return joint_shade(outcome.verdict for outcome in self.outcomes if outcome.noise)
+        return joint_shade(outcome.verdict for outcome in self.outcomes if outcome.noise_multiplier)
 
     def rows(self) -> list[list[str]]:
         """The outcomes as text, in the order of `COLUMNS`."""
@@ -176,8 +174,14 @@ class Comparison:
         writer.writerow(_CSV_COLUMNS)
         for outcome in self.outcomes:
             e = outcome.exposure
-            private = outcome.noise is not None
-            values = [outcome.optimizer, private, outcome.noise if private else "", outcome.epsilon, outcome.test_loss]
+            private = outcome.noise_multiplier is not None
+            values = [
+                outcome.optimizer,
+                private,
+                outcome.noise_multiplier if private else "",
+                outcome.epsilon,
+                outcome.test_loss,
+            ]
             verdict = outcome.verdict
             values += [e.bits, e.low, e.high, e.is_bound, e.size_bits, e.method]
             values += [*verdict.proven, *(verdict.estimated or ("", "")), verdict, outcome.seconds]
@@ -187,9 +191,8 @@ class Comparison:
     def save(self, directory: str | os.PathLike[str]) -> Path:
         """Write `comparison.json` and `comparison.csv` into a directory; returns the path of the first."""
         outcomes = [{**asdict(outcome), "exposure": outcome.exposure.to_dict()} for outcome in self.outcomes]
-        content = plain({"version": VERSION, "settings": self.settings, "outcomes": outcomes}, "comparison")
         path = Path(directory) / FILE_NAME
-        write_whole(path, json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        write_json(path, {"version": VERSION, "settings": self.settings, "outcomes": outcomes})
         write_whole(Path(directory) / CSV_NAME, self.to_csv())
         return path
 
@@ -202,9 +205,7 @@ class Comparison:
         """
         given = Path(path)
         root = read_json(given / FILE_NAME if given.is_dir() else given)
-        version = root["version"]
-        if version.as_(int) != VERSION:
-            raise version.error(f"expected {VERSION}, got {version.value}; update this library.")
+        root["version"].only(VERSION)
         return cls([_read_outcome(item) for item in root["outcomes"].items()], root["settings"].as_(dict))
 
 
@@ -253,7 +254,7 @@ def _row(outcome: Outcome) -> list[str]:
 def _read_outcome(item: Field) -> Outcome:
     return Outcome(
         optimizer=item["optimizer"].as_(str),
-        noise=optional_number(item["noise"]),
+        noise_multiplier=optional_number(item["noise_multiplier"]),
         epsilon=item["epsilon"].number(),
         test_loss=item["test_loss"].number(),
         exposure=read_estimate(item["exposure"]),

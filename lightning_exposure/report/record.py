@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lightning_exposure._files import REMEDY, Field, plain, read_json, write_json
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.report._reading import (
     optional_number,
-    read_canaries,
     read_estimates,
     read_extraction,
     read_fit,
 )
 from lightning_exposure.report._summary import summarize
-from lightning_exposure.report.fields import Field, plain, read_json, write_whole
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import CanarySet
 
@@ -194,9 +192,8 @@ class RunRecord:
             "extractions": {name: extraction.to_dict() for name, extraction in self.extractions.items()},
             "steps": self.steps,
         }
-        checked = {name: plain(value, name) for name, value in content.items()}
         path = Path(directory) / FILE_NAME
-        write_whole(path, json.dumps(checked, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+        write_json(path, content)
         return path
 
     @classmethod
@@ -208,10 +205,8 @@ class RunRecord:
         """
         given = Path(path)
         root = read_json(given / FILE_NAME if given.is_dir() else given)
-        version = root["version"]
-        if version.as_(int) != VERSION:
-            raise version.error(f"expected {VERSION}, got {version.value}; update this library, or save the run again.")
-        canaries = read_canaries(root["canaries"])
+        root["version"].only(VERSION)
+        canaries = CanarySet.from_dict(root["canaries"].value, root["canaries"].where)
         formats = list(dict.fromkeys(canary.format.name for canary in canaries))
         return cls(
             canaries=canaries,
@@ -220,7 +215,7 @@ class RunRecord:
             history=[_read_measurement(item, canaries) for item in root["history"].items()],
             references={name: _read_references(item) for name, item in _of_formats(root["references"], formats)},
             extractions={name: read_extraction(item) for name, item in _of_formats(root["extractions"], formats)},
-            steps=_read_steps(root),
+            steps=_optional_count(root["steps"]),
         )
 
     def _check(self) -> None:
@@ -230,8 +225,8 @@ class RunRecord:
             for name in names:
                 if name not in formats:
                     raise ArgumentError(
-                        f"{label}[{name!r}]: no canary has a format of this name; expected one of "
-                        f"{', '.join(sorted(formats))}."
+                        f"{label}[{name!r}] is about a format that no canary has; expected one of "
+                        f"{', '.join(sorted(formats))}. Leave it out, or add its canaries."
                     )
         named = [(f"history[{place}].estimates", item.estimates) for place, item in enumerate(self.history)]
         texts = {canary.id: canary.text for canary in self.canaries}
@@ -240,7 +235,7 @@ class RunRecord:
                 if texts.get(key) != estimate.secret:
                     raise ArgumentError(
                         f"{label}[{key!r}] is about {estimate.secret!r}; expected the id and the text of one of the "
-                        "canaries of this record."
+                        "canaries of this record. Measure these canaries, or record those."
                     )
 
 
@@ -251,14 +246,12 @@ def _estimates_to_dict(estimates: Mapping[str, ExposureEstimate]) -> dict[str, A
 def _of_formats(parent: Field, formats: list[str]) -> Iterator[tuple[str, Field]]:
     for name, item in parent.entries().items():
         if name not in formats:
-            raise item.error(f"no canary has a format of this name; expected one of {', '.join(formats)}.")
+            raise item.error(f"no canary has a format of this name; expected one of {', '.join(formats)}. {REMEDY}")
         yield name, item
 
 
-def _read_steps(root: Field) -> int | None:
-    """Records were once written without them."""
-    steps = root["steps"].optional() if "steps" in root.as_(dict) else None
-    return None if steps is None else steps.count()
+def _optional_count(field: Field) -> int | None:
+    return None if field.value is None else field.count()
 
 
 def _read_measurement(item: Field, canaries: CanarySet) -> Measurement:
@@ -269,26 +262,13 @@ def _read_measurement(item: Field, canaries: CanarySet) -> Measurement:
         val_loss=optional_number(item["val_loss"]),
         seconds=item["seconds"].number(),
         estimates=read_estimates(item["estimates"], canaries),
-        **_read_arguments(item),
+        method=None if item["method"].value is None else item["method"].as_(str),
+        samples=_optional_count(item["samples"]),
+        budget=_optional_count(item["budget"]),
+        seed=None if item["seed"].value is None else item["seed"].as_(int),
+        precision=optional_number(item["precision"], finite=True),
+        cut=item["cut"].as_(bool),
     )
-
-
-def _read_arguments(item: Field) -> dict[str, Any]:
-    """How it was measured; older records do not say."""
-    given = {key: item[key] for key in item.as_(dict) if key in _ARGUMENTS}
-    return {
-        key: None if field.value is None and key != "cut" else _ARGUMENTS[key](field) for key, field in given.items()
-    }
-
-
-_ARGUMENTS: dict[str, Callable[[Field], Any]] = {
-    "method": lambda field: field.as_(str),
-    "samples": Field.count,
-    "budget": Field.count,
-    "seed": lambda field: field.as_(int),
-    "precision": lambda field: field.number(finite=True),
-    "cut": lambda field: field.as_(bool),
-}
 
 
 def _read_references(item: Field) -> References:

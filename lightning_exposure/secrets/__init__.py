@@ -9,6 +9,7 @@ from lightning_exposure.secrets.canaries.canary import Canary
 from lightning_exposure.secrets.canaries.canary_set import CanarySet
 from lightning_exposure.secrets.formats.acceptor import Acceptor
 from lightning_exposure.secrets.formats.format import SecretFormat
+from lightning_exposure.secrets.formats.named import NAMED_FORMATS
 from lightning_exposure.secrets.formats.tied import TiedFormats
 
-__all__ = ["Acceptor", "Canary", "CanarySet", "SecretFormat", "TiedFormats"]
+__all__ = ["NAMED_FORMATS", "Acceptor", "Canary", "CanarySet", "SecretFormat", "TiedFormats"]

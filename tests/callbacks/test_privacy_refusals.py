@@ -51,9 +51,9 @@ from tests.callbacks.privacy_setups import (
         ({"noise_multiplier": 0, "max_epsilon": 1.0}, "expected None with noise_multiplier=0"),
         ({"target_epsilon": 2.0, "max_epsilon": 1.0}, r"max_epsilon=1\.0: below target_epsilon=2\.0"),
         ({"noise_multiplier": 1.0, "loss_reduction": "max"}, "loss_reduction='max': expected 'mean' or 'sum'"),
-        ({"noise_multiplier": 1.0, "seed": -1}, "seed=-1: expected an integer of at least 0"),
-        ({"noise_multiplier": 1.0, "seed": 0.5}, "seed=0.5: expected an integer"),
-        ({"noise_multiplier": 1.0, "verify_steps": -1}, "verify_steps=-1: expected an integer of at least 0"),
+        ({"noise_multiplier": 1.0, "seed": -1}, "seed is -1; expected an integer of at least 0"),
+        ({"noise_multiplier": 1.0, "seed": 0.5}, "seed is 0.5, of type float; expected an integer"),
+        ({"noise_multiplier": 1.0, "verify_steps": -1}, "verify_steps is -1; expected an integer of at least 0"),
     ],
 )
 def test_wrong_arguments(settings: dict[str, Any], message: str) -> None:

@@ -19,28 +19,35 @@ def test_in_small(run: Run, text_file: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("lightning_exposure.cli.commands.compare.MODEL", SMALL)
     monkeypatch.setattr("lightning_exposure.cli.commands.compare.ATTACK_BUDGET", 2000)
     code, out, err = run(
-        "compare", "--noise", "0", "1", "--epochs=1", f"--text={text_file}", "--accountant=rdp", "--run_dir=run"
+        "compare",
+        "--noise_multiplier",
+        "0",
+        "1",
+        "--max_epochs=1",
+        f"--text={text_file}",
+        "--accountant=rdp",
+        "--run_dir=run",
     )
     assert (code, err) == (0, "")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"comparison.json", "comparison.csv", "comparison.png", "report.html"}
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "no litter"
     comparison = Comparison.load(tmp_path / "run")
-    assert [(o.optimizer, o.noise) for o in comparison.outcomes] == [
+    assert [(o.optimizer, o.noise_multiplier) for o in comparison.outcomes] == [
         (optimizer, noise) for optimizer in ("rmsprop", "sgd") for noise in (None, 0.0, 1.0)
     ]
     for outcome in comparison.outcomes:
-        assert math.isfinite(outcome.epsilon) == (outcome.noise == 1.0)
+        assert math.isfinite(outcome.epsilon) == (outcome.noise_multiplier == 1.0)
         assert 0 < outcome.test_loss < 10
         assert 0 <= outcome.exposure.bits <= math.log2(10**9)
-    noisy, plain = (next(o for o in comparison.outcomes if o.noise == noise) for noise in (1.0, None))
+    noisy, plain = (next(o for o in comparison.outcomes if o.noise_multiplier == noise) for noise in (1.0, None))
     assert noisy.test_loss != plain.test_loss
     lines = out.splitlines()
     assert sum(line.startswith(("rmsprop ", "sgd ")) for line in lines) == 6
     assert lines[-1] == f"Verdict: {comparison.verdict}."
     with (tmp_path / "run" / "comparison.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 6
-    code, out, _ = run("report", "run", "--output=again.html")
+    code, out, _ = run("report", "run", "--path=again.html")
     assert code == 0
     assert (tmp_path / "again.html").read_text() == (tmp_path / "run" / "report.html").read_text()
 
@@ -48,12 +55,12 @@ def test_in_small(run: Run, text_file: Path, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--noise", "-1"], "noise_multiplier"),
-        (["--noise", "loud"], "loud"),
+        (["--noise_multiplier", "-1"], "noise_multiplier"),
+        (["--noise_multiplier", "loud"], "loud"),
         (["--max_grad_norm", "0"], "max_grad_norm"),
         (["--delta", "2"], "delta"),
-        (["--optimizers", "luck"], "luck"),
-        (["--epochs", "0"], "--epochs"),
+        (["--optimizer", "luck"], "luck"),
+        (["--max_epochs", "0"], "--max_epochs is 0; expected"),
         (["--repetitions", "0"], "--repetitions"),
         (["--text", "nowhere.txt"], "nowhere.txt"),
     ],

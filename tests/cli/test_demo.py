@@ -16,7 +16,7 @@ def test_in_small(run: Run, text_file: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     # An untrained model gives the attack nothing to go by: it would use up its whole budget.
     monkeypatch.setattr("lightning_exposure.cli.commands.demo.ATTACK", {"budget": 2000})
-    code, out, err = run("demo", "--run_dir=run", "--epochs=1", f"--text={text_file}", "--seed=3")
+    code, out, err = run("demo", "--run_dir=run", "--max_epochs=1", f"--text={text_file}", "--seed=3")
     assert (code, err) == (0, "")
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "no litter"
     lines = out.splitlines()

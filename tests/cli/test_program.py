@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import lightning_exposure
+import lightning_exposure.cli
 from lightning_exposure.cli import COMMANDS
-from lightning_exposure.cli.arguments import FORMATS
-from lightning_exposure.secrets import SecretFormat
+from lightning_exposure.secrets import NAMED_FORMATS
 from tests.cli.conftest import TINY, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,18 +61,18 @@ def test_version(run: Run) -> None:
         (["teleport"], ["teleport", "demo"]),
         (["--wrong"], ["--wrong"]),
         (["measure"], ["CHECKPOINT", "lightning-exposure measure --help"]),
-        (["measure", "nowhere.ckpt"], ["nowhere.ckpt: there is no such file"]),
+        (["measure", "nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
         (["measure", "x", "--method", "guess"], ["--method", "guess", "importance"]),
         (["measure", "x", "--budget", "many"], ["--budget", "many"]),
         (["extract", "nowhere"], ["nowhere"]),
         (["extract", "x", "--format", "ssn", "--pattern", "a #"], ["--pattern", "--format"]),
         (["report", "nowhere"], ["nowhere"]),
-        (["demo", "--epochs", "0"], ["--epochs"]),
+        (["demo", "--max_epochs", "0"], ["--max_epochs is 0; expected an integer of at least 1"]),
         (["demo", "--text", "nowhere.txt"], ["nowhere.txt"]),
         (["fit", "--wrong", "1"], ["--wrong"]),
         (["fit", "--model.hidden_size", "wide"], ["model.hidden_size", "wide"]),
         (["fit", "--config", "nowhere.yaml"], ["nowhere.yaml"]),
-        (["fit", "--model.architecture", "rnn"], ["architecture='rnn'", "lstm"]),
+        (["fit", "--model.architecture", "rnn"], ["architecture", "rnn", "lstm"]),
         (["fit", "--format", "zip"], ["zip", "ssn"]),
         (["fit", "--format", "ssn", "--pattern", "##"], ["--format and --pattern"]),
         (["fit", "--pattern", "##"], ["prompt"]),
@@ -91,9 +93,70 @@ def test_errors_are_one_line(
     assert not any(tmp_path.iterdir()), "an error leaves nothing behind"
 
 
-def test_every_named_format_exists() -> None:
-    for name in FORMATS:
-        assert isinstance(getattr(SecretFormat, name)(), SecretFormat)
+def test_every_file_of_commands_is_a_command_that_says_what_it_does() -> None:
+    files = (Path(lightning_exposure.cli.__file__).parent / "commands").glob("*.py")
+    assert set(COMMANDS) == {path.stem for path in files} - {"__init__"}
+    assert set(COMMANDS) >= {"demo", "fit", "measure", "extract", "compare", "report"}
+    for summary in COMMANDS.values():
+        assert summary[0].islower()
+        assert len(summary) > 20
+
+
+# --- what users register ------------------------------------------------------------------------------------
+
+OWN_FORMAT = """
+from lightning_exposure.secrets import NAMED_FORMATS, SecretFormat
+
+@NAMED_FORMATS.register("door")
+def door(prompt="the door opens with "):
+    return SecretFormat(prompt + "##", name="door")
+"""
+
+
+@pytest.fixture
+def own_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "own_format.py"
+    path.write_text(OWN_FORMAT)
+    yield path
+    sys.modules.pop("own_format", None)
+    if "door" in NAMED_FORMATS:
+        NAMED_FORMATS.unregister("door")
+
+
+@pytest.mark.parametrize("given", [["--import", "own_format.py"], ["--import=own_format"]])
+def test_a_format_of_your_own_works_on_the_command_line(
+    run: Run, run_dir: Path, own_format: Path, given: list[str]
+) -> None:
+    secret = "the door opens with 42"
+    assert_error(run("measure", run_dir, "--format=door", "--secret", secret), "door", "ssn")
+    code, out, err = run(*given, "measure", run_dir, "--format=door", "--secret", secret, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)[0]["secret"] == secret
+    code, out, _ = run("extract", run_dir, "--format=door", "--json")
+    assert code == 0
+    assert list(json.loads(out)) == ["door"]
+    assert "door" in run("extract", "--help").out
+    assert "door" in run("fit", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--import"], ["--import", "expected a module or a file"]),
+        (["--import", "nowhere.py", "demo"], ["--import is 'nowhere.py'", "FileNotFoundError"]),
+        (["--import=not_there_at_all", "demo"], ["not_there_at_all", "ModuleNotFoundError"]),
+        (["--import", "broken.py", "demo"], ["broken.py", "ZeroDivisionError"]),
+    ],
+)
+def test_what_cannot_be_imported(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], parts: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    assert_error(run(*arguments), *parts)
+    assert "broken" not in sys.modules
 
 
 def test_ctrl_c(tmp_path: Path, text_file: Path) -> None:

@@ -353,7 +353,7 @@ def test_wrong_arguments_are_named() -> None:
         CanaryDataModule(numbers_loader(), ["pin 1234"], encode=encode)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="encode=3: expected a function"):
         CanaryDataModule(numbers_loader(), CANARIES, encode=3)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="seed=-1: expected an integer of at least 0"):
+    with pytest.raises(ArgumentError, match="seed is -1; expected an integer of at least 0"):
         wrapped(numbers_loader(), seed=-1)
     with pytest.raises(ArgumentError, match=r"val_dataloaders, .*: expected with plain training loaders only"):
         wrapped(make_datamodule(pl, numbers_loader()), val_dataloaders=numbers_loader())

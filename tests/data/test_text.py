@@ -217,8 +217,8 @@ def test_a_file_that_cannot_be_used_is_named(content: bytes | None, problem: str
 def test_wrong_arguments_are_named() -> None:
     for settings, message in [
         ({"level": "byte"}, "level='byte': expected 'char' or 'word'"),
-        ({"window": 0}, "window=0: expected an integer of at least 1"),
-        ({"batch_size": 1.5}, "batch_size=1.5: expected an integer"),
+        ({"window": 0}, "window is 0; expected an integer of at least 1"),
+        ({"batch_size": 1.5}, "batch_size is 1.5, of type float; expected an integer"),
         ({"val_fraction": 1}, "val_fraction=1: expected a number of at least 0 and below 1"),
         ({"words": 9}, "words=9: expected None with level='char'"),
         ({"text_or_path": 3}, "text_or_path=3: expected a text or a path, got int"),

@@ -97,7 +97,7 @@ def test_with_wandb(cwd: Path) -> None:
 
 
 def test_dp_comparison(cwd: Path) -> None:
-    lines = run("dp_comparison.py", cwd, "--noise", "1", "--save_dir=out").splitlines()
+    lines = run("dp_comparison.py", cwd, "--noise_multiplier", "1", "--save_dir=out").splitlines()
     for optimizer in ("rmsprop", "sgd"):
         rows = [line.split() for line in lines if line.startswith(f"{optimizer} ")]
         assert [row[1:3] for row in rows] == [["none", "infinite"], ["clip", "only"], ["noise", "1"]]

@@ -134,13 +134,13 @@ def test_only_real_tokens_are_in_the_loss() -> None:
     [
         ({"vocab_size": 0}, "vocab_size"),
         ({"hidden_size": 1.5}, "hidden_size"),
-        ({"dropout": 1.0}, "dropout=1.0: expected a number of at least 0 and below 1"),
-        ({"padding_id": 9}, "padding_id=9: expected a token id below target_vocab_size=9"),
-        ({"padding_id": 12, "target_vocab_size": 20}, "padding_id=12: expected a token id below vocab_size=12"),
+        ({"dropout": 1.0}, "dropout is 1.0; expected a number of at least 0 and below 1"),
+        ({"padding_id": 9}, "padding_id is 9; expected a token id below target_vocab_size=9"),
+        ({"padding_id": 12, "target_vocab_size": 20}, "padding_id is 12; expected a token id below vocab_size=12"),
         ({"start_id": -1}, "start_id"),
-        ({"optimizer": "adan"}, "optimizer='adan': expected one of"),
-        ({"scheduler": "sine"}, "scheduler='sine': expected one of"),
-        ({"lr": 0}, "lr=0: expected a number above 0"),
+        ({"optimizer": "adan"}, "optimizer is 'adan'; expected one of"),
+        ({"scheduler": "sine"}, "scheduler is 'sine'; expected one of"),
+        ({"lr": 0}, "lr is 0; expected a number above 0"),
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, Any], says: str) -> None:

@@ -202,30 +202,33 @@ def test_dropout_is_in_every_architecture() -> None:
 
 def test_a_transformer_says_when_a_sequence_is_too_long() -> None:
     model = make("transformer", max_length=6)
-    with pytest.raises(ArgumentError, match="tokens: a sequence of 7; expected at most max_length=6"):
+    with pytest.raises(ArgumentError, match="tokens is a sequence of 7; expected at most max_length=6"):
         model(torch.zeros(1, 7, dtype=torch.long))
 
 
 def test_a_state_for_a_model_without_one_is_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"state=Tensor: expected None, because architecture='cnn' has no state"):
+    with pytest.raises(ArgumentError, match=r"state is a Tensor; expected None, .*'cnn' has no state"):
         make("cnn")(torch.zeros(1, 3, dtype=torch.long), torch.zeros(1))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"architecture": "rnn"}, "architecture='rnn': expected one of 'lstm', 'gru', 'cnn', 'wavenet', 'transformer'"),
-        ({"vocab_size": 0}, "vocab_size=0: expected an integer of at least 1"),
-        ({"num_layers": 1.5}, "num_layers=1.5: expected an integer"),
-        ({"dropout": 1.0}, "dropout=1.0: expected a number of at least 0 and below 1"),
-        ({"lr": 0}, "lr=0: expected a number above 0"),
-        ({"lr": True}, "lr=True: expected a number above 0"),
-        ({"weight_decay": -1}, "weight_decay=-1: expected a number of at least 0"),
-        ({"momentum": "much"}, "momentum='much': expected a number of at least 0 and below 1"),
-        ({"optimizer": "adan"}, "optimizer='adan': expected one of 'rmsprop', 'adam'"),
-        ({"scheduler": "none"}, "scheduler='none': expected one of None, 'cosine', 'step', 'linear-warmup'"),
-        ({"positions": "rotary"}, "positions='rotary': expected one of 'learned', 'sinusoidal'"),
-        ({"architecture": "transformer", "num_heads": 3}, "num_heads=3: expected a divisor of hidden_size=200"),
+        (
+            {"architecture": "rnn"},
+            "architecture is 'rnn'; expected one of 'lstm', 'gru', 'cnn', 'wavenet'",
+        ),
+        ({"vocab_size": 0}, "vocab_size is 0; expected an integer of at least 1"),
+        ({"num_layers": 1.5}, "num_layers is 1.5, of type float; expected an integer"),
+        ({"dropout": 1.0}, "dropout is 1.0; expected a number of at least 0 and below 1"),
+        ({"lr": 0}, "lr is 0; expected a number above 0"),
+        ({"lr": True}, "lr is True, of type bool; expected a number above 0"),
+        ({"weight_decay": -1}, "weight_decay is -1; expected a number of at least 0"),
+        ({"momentum": "much"}, "momentum is 'much', of type str; expected a number of at least 0 and below 1"),
+        ({"optimizer": "adan"}, "optimizer is 'adan'; expected one of 'rmsprop', 'adam'"),
+        ({"scheduler": "none"}, "scheduler is 'none'; expected one of None, 'cosine', 'step', 'linear-warmup'"),
+        ({"positions": "rotary"}, "positions is 'rotary'; expected one of 'learned', 'sinusoidal'"),
+        ({"architecture": "transformer", "num_heads": 3}, "num_heads is 3; expected a divisor of hidden_size=200"),
     ],
 )
 def test_wrong_arguments_are_named(settings: dict[str, Any], message: str) -> None:

@@ -315,7 +315,7 @@ def test_arguments_out_of_range_are_refused() -> None:
         audit([1.0], [0.0], delta=1.0)
     with pytest.raises(ArgumentError, match=r"confidence is 95; expected a number between 0 and 1"):
         audit([1.0], [0.0], confidence=95)
-    with pytest.raises(ArgumentError, match=r"records=0: expected an integer of at least 1"):
+    with pytest.raises(ArgumentError, match=r"records is 0; expected an integer of at least 1"):
         audit([1.0], [0.0], records=0)
 
 

@@ -113,11 +113,17 @@ def test_bounds_are_written_as_bounds() -> None:
 
 @pytest.mark.parametrize(
     ("noise", "epsilon", "argument"),
-    [(-0.1, math.inf, "noise"), (math.nan, 1.0, "noise"), (1.0, -2.0, "epsilon"), (1.0, math.nan, "epsilon"),
-     (None, 3.0, "epsilon"), (0.0, 3.0, "epsilon")],
-)  # fmt: skip
+    [
+        (-0.1, math.inf, "noise_multiplier"),
+        (math.nan, 1.0, "noise_multiplier"),
+        (1.0, -2.0, "epsilon"),
+        (1.0, math.nan, "epsilon"),
+        (None, 3.0, "epsilon"),
+        (0.0, 3.0, "epsilon"),
+    ],
+)
 def test_an_outcome_that_cannot_be_is_refused(noise: float | None, epsilon: float, argument: str) -> None:
-    with pytest.raises(ArgumentError, match=f"^{argument}="):
+    with pytest.raises(ArgumentError, match=f"^{argument} is .*; expected"):
         outcome("sgd", noise, epsilon, 1.0)
 
 
@@ -145,7 +151,7 @@ def test_the_csv_keeps_all_digits(tmp_path: Path) -> None:
 def test_a_broken_file_is_named_with_its_field(tmp_path: Path) -> None:
     path = paper_like().save(tmp_path)
     path.write_text(path.read_text().replace('"optimizer": "sgd"', '"optimizer": 7', 1))
-    with pytest.raises(ManifestError, match=r"comparison\.json: outcomes\[4\]\.optimizer: expected a string, got 7"):
+    with pytest.raises(ManifestError, match=r"comparison\.json: outcomes\[4\]\.optimizer is 7; expected a string"):
         Comparison.load(path)
 
 

@@ -29,20 +29,6 @@ def test_how_it_was_measured_comes_back(tmp_path: Path) -> None:
         assert Measurement.from_dict(final.to_dict()) == final
 
 
-def test_an_older_record_does_not_say(tmp_path: Path) -> None:
-    record = make_record(epochs=1)
-    path = record.save(tmp_path)
-    content = json.loads(path.read_text())
-    for name in HOW:
-        del content["history"][0][name]
-    path.write_text(json.dumps(content))
-    final = RunRecord.load(path).final
-    assert final == record.final
-    assert final is not None
-    assert final.arguments == {}
-    assert not final.cut
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("cut", None), ("cut", 1), ("samples", -1), ("budget", "many"), ("precision", "nan")]
 )
@@ -51,5 +37,5 @@ def test_a_wrong_field_is_named(tmp_path: Path, name: str, value: Any) -> None:
     content = json.loads(path.read_text())
     content["history"][0][name] = value
     path.write_text(json.dumps(content))
-    with pytest.raises(ManifestError, match=rf"history\[0\].{name}: expected"):
+    with pytest.raises(ManifestError, match=rf"history\[0\].{name} is .*; expected"):
         RunRecord.load(path)

@@ -152,41 +152,47 @@ _ATTACK = ("extractions", "ssn")
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (_set("version", to=2), r"version: expected 1, got 2; update this library"),
-        (_set("version", to=True), r"version: expected an integer, got True"),
-        (_drop("settings"), r"settings: the field is missing"),
-        (_set("settings", to=[]), r"settings: expected an object, got \[\]"),
-        (_set("canaries", "version", to=9), r"canaries\.version: expected 1, got 9"),
-        (_set("canaries", "formats", 0, "pattern", to=7), r"canaries\.formats\[0\]\.pattern: expected a string"),
-        (_set("canaries", "formats", 0, "words", to={"w": [1]}), r"formats\[0\]\.words\['w'\]\[0\]: expected a string"),
+        (_set("version", to=2), r"version is 2; expected 1"),
+        (_set("version", to=True), r"version is True; expected an integer"),
+        (_drop("settings"), r"settings is missing; expected this field"),
+        (_set("settings", to=[]), r"settings is \[\]; expected an object"),
+        (_set("canaries", "version", to=9), r"canaries\.version is 9; expected 1"),
+        (_set("canaries", "formats", 0, "pattern", to=7), r"canaries\.formats\[0\]\.pattern is .*; expected a string"),
+        (
+            _set("canaries", "formats", 0, "words", to={"w": [1]}),
+            r"formats\[0\]\.words\['w'\]\[0\] is .*; expected a string",
+        ),
         (_set("canaries", "formats", 0, "pattern", to="none"), r"canaries\.formats\[0\]: "),
-        (_set("canaries", "canaries", 1, "format", to=4), r"canaries\[1\]\.format: got 4, but there are 1 formats"),
+        (_set("canaries", "canaries", 1, "format", to=4), r"canaries\[1\]\.format is 4; expected one of 1 formats"),
         (_set("canaries", "canaries", 1, "text", to="me"), r"canaries\.canaries\[1\]\.text: "),
         (_set("canaries", "canaries", 1, "id", to="NO"), r"canaries\.canaries\[1\]\.id: "),
-        (_set("canaries", "canaries", 1, "id", to="ssn-1x"), r"canaries\.canaries: .*the same as"),
-        (_set("canaries", "canaries", 1, "repetitions", to=-1), r"repetitions: expected an integer of at least 0"),
-        (_set("baseline", "who", to={}), r"baseline\['who'\]: there is no canary with this id"),
-        (_set("history", to={}), r"history: expected a list"),
-        (_set("history", 1, "epoch", to=1.5), r"history\[1\]\.epoch: expected an integer, got 1\.5"),
-        (_set("history", 1, "step", to=-4), r"history\[1\]\.step: expected an integer of at least 0, got -4"),
-        (_set("history", 0, "train_loss", to="low"), r"history\[0\]\.train_loss: expected a number, got 'low'"),
-        (_drop("history", 0, "val_loss"), r"history\[0\]\.val_loss: the field is missing"),
-        (_set("history", 0, "seconds", to=None), r"history\[0\]\.seconds: expected a number, got None"),
-        (_set(*_FIRST, "bits", to="inf"), r"estimates\['ssn-1x'\]\.bits: expected a finite number, got 'inf'"),
-        (_set(*_FIRST, "secret", to="else"), r"\.secret: got 'else'; expected the text of the canary 'ssn-1x'"),
-        (_set(*_FIRST, "low", to=99), r"\.low: got 99\.0, above high"),
-        (_set(*_FIRST, "is_bound", to=0), r"\.is_bound: expected true or false, got 0"),
-        (_set(*_FIRST, "rank", to=[1]), r"\.rank: expected a finite number"),
-        (_drop(*_FIRST, "method"), r"\.method: the field is missing"),
+        (_set("canaries", "canaries", 1, "id", to="ssn-1x"), r"canaries\.canaries: .*, as canaries\[0\]"),
+        (
+            _set("canaries", "canaries", 1, "repetitions", to=-1),
+            r"repetitions is .*; expected an integer of at least 0",
+        ),
+        (_set("baseline", "who", to={}), r"baseline\['who'\]: no canary has this id"),
+        (_set("history", to={}), r"history is .*; expected a list"),
+        (_set("history", 1, "epoch", to=1.5), r"history\[1\]\.epoch is 1\.5; expected an integer"),
+        (_set("history", 1, "step", to=-4), r"history\[1\]\.step is -4; expected an integer of at least 0"),
+        (_set("history", 0, "train_loss", to="low"), r"history\[0\]\.train_loss is 'low'; expected a number"),
+        (_drop("history", 0, "val_loss"), r"history\[0\]\.val_loss is missing; expected this field"),
+        (_set("history", 0, "seconds", to=None), r"history\[0\]\.seconds is None; expected a number"),
+        (_set(*_FIRST, "bits", to="inf"), r"estimates\['ssn-1x'\]\.bits is 'inf'; expected a finite number"),
+        (_set(*_FIRST, "secret", to="else"), r"\.secret is 'else'; expected the text of the canary 'ssn-1x'"),
+        (_set(*_FIRST, "low", to=99), r"\.low is 99.*; expected at most high"),
+        (_set(*_FIRST, "is_bound", to=0), r"\.is_bound is 0; expected true or false"),
+        (_set(*_FIRST, "rank", to=[1]), r"\.rank is .*; expected a finite number"),
+        (_drop(*_FIRST, "method"), r"\.method is missing; expected this field"),
         (_set("references", "pin", to={}), r"references\['pin'\]: no canary has a format of this name; .* ssn"),
-        (_set("references", "ssn", "costs", 3, to="x" * 99), r"costs\[3\]: expected a number, got 'x{76}\.\.\.;"),
-        (_set("references", "ssn", "fit", "scale", to=0), r"fit\.scale: expected a positive number, got 0"),
-        (_drop("references", "ssn", "fit", "shape"), r"fit\.shape: the field is missing"),
+        (_set("references", "ssn", "costs", 3, to="x" * 999), r"costs\[3\] is 'x{196}\.\.\.; expected a number"),
+        (_set("references", "ssn", "fit", "scale", to=0), r"fit\.scale is 0; expected a positive number"),
+        (_drop("references", "ssn", "fit", "shape"), r"fit\.shape is missing; expected this field"),
         (_set("extractions", "pin", to={}), r"extractions\['pin'\]: no canary has a format of this name"),
-        (_set(*_ATTACK, "optimal", to="yes"), r"extractions\['ssn'\]\.optimal: expected true or false"),
+        (_set(*_ATTACK, "optimal", to="yes"), r"extractions\['ssn'\]\.optimal is .*; expected true or false"),
         (_set(*_ATTACK, "version", to=7), r"extractions\['ssn'\]: version is 7"),
-        (_set(*_ATTACK, "candidates", 0, "bits", to=None), r"candidates\[0\]\.bits: expected a number"),
-        (_drop(*_ATTACK, "candidates", 0, "text"), r"candidates\[0\]\.text: the field is missing"),
+        (_set(*_ATTACK, "candidates", 0, "bits", to=None), r"candidates\[0\]\.bits is .*; expected a number"),
+        (_drop(*_ATTACK, "candidates", 0, "text"), r"candidates\[0\]\.text is missing; expected this field"),
     ],
 )
 def test_a_wrong_field_is_named(record: RunRecord, tmp_path: Path, change: Callable[[Any], None], match: str) -> None:
@@ -204,8 +210,8 @@ def test_a_wrong_field_is_named(record: RunRecord, tmp_path: Path, change: Calla
     [
         (b"\xff\xfe", "not UTF-8"),
         (b"{", "not JSON"),
-        (b"[]", "the file: expected an object"),
-        (None, "there is no such file"),
+        (b"[]", "the file is .*; expected an object"),
+        (None, "does not exist; expected a file that save"),
     ],
 )
 def test_a_file_that_is_no_record(tmp_path: Path, content: bytes | None, match: str) -> None:
@@ -220,7 +226,7 @@ def test_what_could_not_be_loaded_is_not_saved(record: RunRecord, tmp_path: Path
     other = replace(record, baseline={"ssn-4x": estimate})
     with pytest.raises(ArgumentError, match=r"baseline\['ssn-4x'\] is about 'my ssn is"):
         other.save(tmp_path)
-    with pytest.raises(ArgumentError, match=r"references\['pin'\]: no canary has a format of this name"):
+    with pytest.raises(ArgumentError, match=r"references\['pin'\] is about a format that no canary has"):
         replace(record, references={"pin": References([1.0])}).save(tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -301,17 +307,9 @@ def test_exposures_of_an_earlier_model_decide_nothing(record: RunRecord) -> None
     assert {verdict.mood for verdict in trained_on.verdicts.values()} == {"unknown"}
 
 
-def test_records_from_before_there_were_steps_and_foundations(record: RunRecord, tmp_path: Path) -> None:
-    path = replace(record, steps=2500).save(tmp_path)
-    assert RunRecord.load(path).steps == 2500
-    content = json.loads(path.read_text())
-    del content["steps"]
-    for estimate in content["history"][-1]["estimates"].values():
-        del estimate["rests_on"]
-    path.write_text(json.dumps(content))
-    old = RunRecord.load(path)
-    assert old.steps is None
-    assert old.final == record.final
+def test_the_steps_of_the_training_are_kept(record: RunRecord, tmp_path: Path) -> None:
+    assert RunRecord.load(replace(record, steps=2500).save(tmp_path)).steps == 2500
+    assert RunRecord.load(replace(record, steps=None).save(tmp_path)).steps is None
 
 
 def test_what_an_estimate_rests_on_is_kept(record: RunRecord, tmp_path: Path) -> None:

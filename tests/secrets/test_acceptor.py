@@ -127,7 +127,7 @@ def test_unknown_states_are_refused(state: int) -> None:
     acceptor = SecretFormat.pin().acceptor()
     assert len(acceptor) == 15
     for question in (acceptor.edges, acceptor.accepting, lambda state: acceptor.walk("", state)):
-        with pytest.raises(ArgumentError, match=f"state={state}: expected a state from 0 to 14"):
+        with pytest.raises(ArgumentError, match=f"state is {state}; expected a state from 0 to 14"):
             question(state)
 
 

@@ -77,7 +77,7 @@ def test_the_message_names_both_fillings_and_the_text() -> None:
     with pytest.raises(FormatError) as caught:
         SecretFormat("to {first}{last}", first=["Ann", "Anna"], last=["lee", "alee"])
     assert "the fillings ('Ann', 'alee') and ('Anna', 'lee') give the same text 'to Annalee'" in str(caught.value)
-    assert "put a separator between the blanks" in str(caught.value)
+    assert "Put a separator between the blanks" in str(caught.value)
 
 
 def test_the_message_shows_a_complete_text() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.secrets import SecretFormat
-from lightning_exposure.secrets.formats import _wordlists as wordlists
+from lightning_exposure.secrets import NAMED_FORMATS, CanarySet, SecretFormat
+from lightning_exposure.secrets.formats import named
+from lightning_exposure.secrets.formats.named import _wordlists as wordlists
 
 
 @pytest.mark.parametrize(
@@ -39,17 +42,7 @@ def test_named_formats(format_: SecretFormat, name: str, size: int, shape: str) 
     assert SecretFormat.from_dict(format_.to_dict()) == format_
 
 
-MAKERS = [
-    SecretFormat.ssn,
-    SecretFormat.credit_card,
-    SecretFormat.phone,
-    SecretFormat.pin,
-    SecretFormat.password,
-    SecretFormat.address,
-]
-
-
-@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("make", NAMED_FORMATS, ids=NAMED_FORMATS.names())
 @pytest.mark.parametrize("prompt", ["", "card #1? {x} \\ ", "geheim: ü "])
 def test_prompts_are_literal(make: Callable[..., SecretFormat], prompt: str) -> None:
     format_ = make(prompt=prompt)
@@ -88,11 +81,60 @@ def test_all_states_are_there() -> None:
 
 
 def test_wrong_arguments() -> None:
-    with pytest.raises(ArgumentError, match="n=0: expected an integer of at least 1"):
+    with pytest.raises(ArgumentError, match="n is 0; expected an integer of at least 1"):
         SecretFormat.pin(0)
-    with pytest.raises(ArgumentError, match="n='8': expected an integer of at least 1"):
-        SecretFormat.password("8")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"separator='\.': expected ' ', '-' or ''"):
+    with pytest.raises(ArgumentError, match="n is '8', of type str; expected an integer of at least 1"):
+        SecretFormat.password("8")
+    with pytest.raises(ArgumentError, match=r"separator is '\.'; expected one of ' ', '-', ''"):
         SecretFormat.credit_card(separator=".")
-    with pytest.raises(ArgumentError, match="prompt=None: expected the text before the secret"):
-        SecretFormat.ssn(prompt=None)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="prompt is None, of type NoneType; expected the text before the secret"):
+        SecretFormat.ssn(prompt=None)
+
+
+# --- the registry -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def badge() -> Iterator[Callable[..., SecretFormat]]:
+    """A format of a user's own, registered for one test."""
+
+    @NAMED_FORMATS.register("badge")
+    def badge(prompt: str = "my badge is ") -> SecretFormat:
+        """The number on a badge."""
+        return SecretFormat(f"{prompt}??-###", name="badge")
+
+    yield badge
+    NAMED_FORMATS.unregister("badge")
+
+
+def test_every_file_of_the_folder_is_a_named_format_of_its_name() -> None:
+    folder = Path(named.__file__).parent
+    files = {path.stem for path in folder.glob("*.py") if not path.name.startswith("_")}
+    assert files == set(NAMED_FORMATS.names()) >= {"ssn", "credit_card", "phone", "pin", "password", "address"}
+
+
+def test_a_registered_format_is_a_constructor_like_ours(badge: Callable[..., SecretFormat]) -> None:
+    assert SecretFormat.badge is badge
+    assert "badge" in dir(SecretFormat)
+    assert SecretFormat.badge("b ").render(27_001) == "b bb-001"
+    canaries = CanarySet.draw(SecretFormat.badge(), repetitions=[4], seed=0)
+    assert canaries[0].id == "badge-4x"
+    assert CanarySet.from_dict(canaries.to_dict()) == canaries
+    assert pickle.loads(pickle.dumps(canaries)) == canaries, "what is kept of a format does not need the registry"
+
+
+def test_a_name_is_taken_only_once(badge: Callable[..., SecretFormat]) -> None:
+    with pytest.raises(ArgumentError, match=r"'badge' is registered already"):
+        NAMED_FORMATS.register("badge")(badge)
+
+
+def test_what_is_not_registered_is_no_attribute() -> None:
+    assert not hasattr(SecretFormat, "badge")
+    with pytest.raises(AttributeError, match=r"no attribute 'social'; expected .*address, credit_card, .*ssn\.$"):
+        _ = SecretFormat.social
+    with pytest.raises(ArgumentError, match=r"'social'.*expected one of 'address', 'credit_card'"):
+        NAMED_FORMATS.get("social")
+
+
+def test_a_format_itself_does_not_have_the_constructors() -> None:
+    assert not hasattr(SecretFormat.ssn(), "ssn")

@@ -108,18 +108,18 @@ def test_the_order_of_excluded_secrets_does_not_matter() -> None:
 
 
 def test_what_cannot_be_sampled() -> None:
-    with pytest.raises(ArgumentError, match=r"n=101: expected at most 100, as the format 'pin ##' has 100 secrets"):
+    with pytest.raises(ArgumentError, match=r"n is 101; expected at most 100, as the format 'pin ##' has 100 secrets"):
         PIN.sample(101, seed=0)
-    with pytest.raises(ArgumentError, match=r"n=99: expected at most 98, .* of which 2 are excluded; ask for fewer"):
+    with pytest.raises(ArgumentError, match=r"n is 99; expected at most 98, .* which 2 are excluded\. Ask for fewer"):
         PIN.sample(99, seed=0, exclude=["pin 00", "pin 99", "pin 00"])
-    with pytest.raises(ArgumentError, match="n=-1: expected an integer of at least 0"):
+    with pytest.raises(ArgumentError, match="n is -1; expected an integer of at least 0"):
         PIN.sample(-1, seed=0)
-    with pytest.raises(ArgumentError, match=r"n=1.5: expected an integer"):
+    with pytest.raises(ArgumentError, match=r"n is 1.5, of type float; expected an integer"):
         PIN.sample(1.5, seed=0)  # type: ignore[arg-type]
     with pytest.raises(SecretError, match="position 4 is 'x'"):
         PIN.sample(1, seed=0, exclude=["pin x0"])
-    with pytest.raises(ArgumentError, match="exclude='pin 00': expected a list of secrets, got one string"):
+    with pytest.raises(ArgumentError, match="exclude is 'pin 00', of type str; expected a list of secrets"):
         PIN.sample(1, seed=0, exclude="pin 00")
     for seed in (-1, "0", None, 0.5, True):
-        with pytest.raises(ArgumentError, match=r"seed=.* numpy.random.Generator is accepted too"):
+        with pytest.raises(ArgumentError, match=r"seed is .* numpy.random.Generator is accepted too"):
             PIN.sample(1, seed)  # type: ignore[arg-type]

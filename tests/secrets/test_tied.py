@@ -39,5 +39,5 @@ def test_formats_that_do_not_correspond(source: Any, target: Any, says: str) -> 
     made = [SecretFormat(side) if isinstance(side, str) else side for side in (source, target)]
     with pytest.raises(FormatError, match=says):
         TiedFormats(*made)
-    with pytest.raises(FormatError, match=r"target='##': expected a SecretFormat"):
+    with pytest.raises(FormatError, match=r"target is '##'; expected a SecretFormat"):
         TiedFormats(SecretFormat("##"), "##")  # type: ignore[arg-type]

@@ -1,1 +1,1 @@
-"""The subcommands of `lightning-exposure`: one file each."""
+"""The subcommands of `lightning-exposure`: one file each, whose docstring begins with what it does."""

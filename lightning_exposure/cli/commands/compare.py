@@ -1,4 +1,4 @@
-"""`lightning-exposure compare`: what differential privacy does to a secret, setting by setting."""
+"""Train with more and less privacy, and see what it does to a secret."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.callbacks import DifferentialPrivacy
 from lightning_exposure.cli._console import hushed, one_thread, say, search_progress, spinner
 from lightning_exposure.cli._runs import new_run_dir
@@ -19,7 +20,8 @@ from lightning_exposure.data import TextDataModule
 from lightning_exposure.data.corpora import python_topics, read_text
 from lightning_exposure.exposure import measure_exposure
 from lightning_exposure.extraction import extract
-from lightning_exposure.modules import LanguageModel
+from lightning_exposure.modules import LanguageModel, OptimizerName
+from lightning_exposure.privacy.steps.accounting import ACCOUNTANTS
 from lightning_exposure.report import MissingExtraError
 from lightning_exposure.report.comparison import COLUMNS, Comparison, Outcome
 from lightning_exposure.report.pages.comparison import write_comparison
@@ -29,7 +31,7 @@ from lightning_exposure.tree import SecretTree
 
 MODEL: dict[str, Any] = {"hidden_size": 128, "embedding_size": 64, "num_layers": 2}
 DATA: dict[str, Any] = {"window": 64, "batch_size": 64, "whole_canaries": True}
-LEARNING_RATES = {"rmsprop": 0.003, "sgd": 2.0, "adam": 0.003, "adamw": 0.003}
+LEARNING_RATES: dict[OptimizerName, float] = {"rmsprop": 0.003, "sgd": 2.0, "adam": 0.003, "adamw": 0.003}
 """For plain and for private training alike: only the privacy setting differs between rows."""
 
 TRAINER: dict[str, Any] = {
@@ -56,29 +58,29 @@ def make_parser() -> Parser:
         "knows. Leaves a table, a picture, a CSV file and report.html in the run's directory.",
     )
     parser.add_argument(
-        "--noise",
+        "--noise_multiplier",
         type=float,
         nargs="+",
         default=[0.0, 0.1, 0.5, 1.0],
         metavar="X",
-        help="noise multipliers; 0 clips only (default: 0 0.1 0.5 1). Plain training is always done first",
+        help="one or several; 0 clips only (default: 0 0.1 0.5 1). Plain training is always done first",
     )
     parser.add_argument(
-        "--optimizers",
+        "--optimizer",
         nargs="+",
         default=["rmsprop", "sgd"],
         choices=sorted(LEARNING_RATES),
         metavar="NAME",
-        help=f"any of {', '.join(sorted(LEARNING_RATES))} (default: rmsprop sgd)",
+        help=f"one or several of {', '.join(sorted(LEARNING_RATES))} (default: rmsprop sgd)",
     )
     parser.add_argument(
         "--max_grad_norm", type=float, default=1.0, metavar="C", help="clip gradients to this (default: %(default)s)"
     )
     parser.add_argument("--delta", type=float, default=1e-5, help="of the guarantee (default: %(default)s)")
     parser.add_argument(
-        "--accountant", choices=("prv", "rdp"), default="prv", help="what computes epsilon (default: %(default)s)"
+        "--accountant", choices=ACCOUNTANTS, default="prv", help="what computes epsilon (default: %(default)s)"
     )
-    parser.add_argument("--epochs", type=int, default=20, metavar="N", help="per training (default: %(default)s)")
+    parser.add_argument("--max_epochs", type=int, default=20, metavar="N", help="per training (default: %(default)s)")
     parser.add_argument(
         "--repetitions", type=int, default=4, metavar="N", help="of the number in the text (default: %(default)s)"
     )
@@ -93,20 +95,18 @@ def make_parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     """Train them all, say what came out, and leave it in the directory."""
-    parser = make_parser()
-    options = parser.parse_args(arguments)
-    for name in ("epochs", "repetitions", "characters"):
-        if getattr(options, name) < 1:
-            parser.error(f"argument --{name}: {getattr(options, name)} is not at least 1")
+    options = make_parser().parse_args(arguments)
+    for name in ("max_epochs", "repetitions", "characters"):
+        whole_number(f"--{name}", getattr(options, name), at_least=1)
     with hushed(), one_thread():
         directory = new_run_dir(options.run_dir)
-        grid = [(optimizer, noise) for optimizer in dict.fromkeys(options.optimizers) for noise in _noises(options)]
+        grid = [(optimizer, noise) for optimizer in dict.fromkeys(options.optimizer) for noise in _noises(options)]
         # What is wrong with a setting or with the text shows before hours of training.
         for _, noise in grid:
             _privacy(noise, options)
         _make_data(options)
         comparison = Comparison([], settings=_settings(options))
-        say(f"{len(grid)} trainings of {options.epochs} epochs each; run directory: {directory}\n")
+        say(f"{len(grid)} trainings of {options.max_epochs} epochs each; run directory: {directory}\n")
         for place, (optimizer, noise) in enumerate(grid, start=1):
             with spinner(f"training {place} of {len(grid)}: {optimizer}, {_in_words(noise)}") as update:
                 outcome = train_one(optimizer, noise, options, update)
@@ -119,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _noises(options: Namespace) -> list[float | None]:
     """Plain training first, then the others as they were given."""
-    return [None, *dict.fromkeys(options.noise)]
+    return [None, *dict.fromkeys(options.noise_multiplier)]
 
 
 def _privacy(noise: float | None, options: Namespace) -> DifferentialPrivacy | None:
@@ -143,7 +143,7 @@ def _make_data(options: Namespace) -> tuple[TextDataModule, Canary]:
     return data, canaries[0]
 
 
-def train_one(optimizer: str, noise: float | None, options: Namespace, update: Any) -> Outcome:
+def train_one(optimizer: OptimizerName, noise: float | None, options: Namespace, update: Any) -> Outcome:
     """One training and what came of it."""
     data, canary = _make_data(options)
     torch.manual_seed(options.seed)
@@ -152,7 +152,7 @@ def train_one(optimizer: str, noise: float | None, options: Namespace, update: A
     )
     privacy = _privacy(noise, options)
     trainer = pl.Trainer(
-        max_epochs=options.epochs,
+        max_epochs=options.max_epochs,
         limit_val_batches=0,
         callbacks=[_Epochs(update), *([] if privacy is None else [privacy])],
         **TRAINER,
@@ -167,7 +167,7 @@ def train_one(optimizer: str, noise: float | None, options: Namespace, update: A
     attack = extract(tree, "shortest_path", budget=ATTACK_BUDGET, progress=search_progress(update))
     return Outcome(
         optimizer=optimizer,
-        noise=noise,
+        noise_multiplier=noise,
         epsilon=float("inf") if privacy is None else privacy.epsilon,
         test_loss=_test_loss(model, data),
         exposure=estimate,
@@ -199,7 +199,7 @@ def _in_words(noise: float | None) -> str:
 
 def _settings(options: Namespace) -> dict[str, Any]:
     given = {name: value for name, value in vars(options).items() if name not in ("run_dir", "text")}
-    learning_rates = {name: LEARNING_RATES[name] for name in options.optimizers}
+    learning_rates = {name: LEARNING_RATES[name] for name in options.optimizer}
     text = options.text or "Python's help topics"
     return {"command": "compare", **given, "text": text, "lr": learning_rates, "model": MODEL, "data": DATA}
 

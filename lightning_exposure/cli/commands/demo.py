@@ -1,4 +1,4 @@
-"""`lightning-exposure demo`: everything at once, on a small scale."""
+"""See it work: train a small model on text with planted secrets, and get them out again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
 from lightning_exposure.cli._console import hushed, one_thread, say
 from lightning_exposure.cli._runs import new_run_dir
@@ -45,7 +46,7 @@ def make_parser() -> Parser:
     parser.add_argument("--run_dir", metavar="DIR", help="where to leave everything (default: runs/<date-time>)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: %(default)s)")
     parser.add_argument(
-        "--epochs", type=int, default=EPOCHS, metavar="N", help="how often the text is read (default: %(default)s)"
+        "--max_epochs", type=int, default=EPOCHS, metavar="N", help="how often the text is read (default: %(default)s)"
     )
     parser.add_argument("--text", metavar="FILE", help="another text, in UTF-8 (default: Python's help topics)")
     return parser
@@ -53,12 +54,10 @@ def make_parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     """Train, measure, attack, report."""
-    parser = make_parser()
-    options = parser.parse_args(arguments)
-    if options.epochs < 1:
-        parser.error(f"argument --epochs: {options.epochs} is not at least 1")
+    options = make_parser().parse_args(arguments)
+    whole_number("--max_epochs", options.max_epochs, at_least=1)
     with hushed():
-        made = _make_run(options.run_dir, options.seed, options.epochs, options.text)
+        made = _make_run(options.run_dir, options.seed, options.max_epochs, options.text)
         say(f"An LSTM with {made.parameters:,} parameters; planted in its training text:")
         for canary in made.canaries:
             say(f"  {canary.text}, {'once' if canary.repetitions == 1 else f'{canary.repetitions} times'}")
@@ -68,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _make_run(directory: str | None, seed: int, epochs: int, text: str | None) -> Run:
+def _make_run(directory: str | None, seed: int, max_epochs: int, text: str | None) -> Run:
     canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=REPETITIONS, seed=seed)
     data = TextDataModule(text, canaries=canaries, seed=seed, **DATA)
     data.setup()
@@ -81,6 +80,6 @@ def _make_run(directory: str | None, seed: int, epochs: int, text: str | None) -
         # On a slow machine as on a fast one: no measurement is cut short, so that everybody sees the same numbers.
         exposure=ExposureCallback(canaries, data.tokenizer, seed=seed, max_share=None),
         extraction=ExtractionCallback(canaries, data.tokenizer, verbose=False, **ATTACK),
-        trainer={"max_epochs": epochs, **TRAINER},
-        settings={"command": "demo", "seed": seed, "epochs": epochs, "text": text or "Python's help topics"},
+        trainer={"max_epochs": max_epochs, **TRAINER},
+        settings={"command": "demo", "seed": seed, "max_epochs": max_epochs, "text": text or "Python's help topics"},
     )

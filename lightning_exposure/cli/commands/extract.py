@@ -1,4 +1,4 @@
-"""`lightning-exposure extract`: an attack on a trained model."""
+"""Attack a trained model: which secrets does it give away?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_exposure._checks import refusal
 from lightning_exposure.cli._console import hushed, say, say_json, search_progress, spinner
 from lightning_exposure.cli._runs import TrainedModel, load_model, make_format
 from lightning_exposure.cli.arguments import Parser, add_format_options, add_run_options
@@ -23,8 +24,8 @@ def make_parser() -> Parser:
     """What can be asked for."""
     parser = Parser(
         "extract",
-        "Attack a trained model: find the secrets of a format that it holds most likely. The default attack ends with "
-        "a proof that there are no likelier ones. Ctrl-C ends it early and shows what was found so far.",
+        "Attack a trained model: find the secrets of a format that it gives away most easily. The default attack ends "
+        "with a proof that there are no likelier ones. Ctrl-C ends it early and shows what was found so far.",
     )
     add_run_options(parser)
     add_format_options(parser)
@@ -111,11 +112,13 @@ def _targets(options: Namespace, trained: TrainedModel) -> tuple[CanarySet, list
     canaries = trained.canaries(options.canaries)
     formats = list(canaries.by_format())
     if not formats:
-        raise ArgumentError("--canaries: an empty file; say what to look for with --pattern or --format.")
+        raise ArgumentError(
+            "--canaries has no canary; expected at least one. Say what to look for: --pattern or --format."
+        )
     if options.known is not None and len(formats) > 1:
         fitting = [format_ for format_ in formats if format_.acceptor().walk(options.known) is not None]
         if not fitting:
-            raise ArgumentError(f"--known {options.known!r}: no format of the canaries begins like this.")
+            raise refusal("--known", options.known, "how a format of the canaries begins")
         formats = fitting
     return canaries, formats
 

@@ -1,4 +1,7 @@
-"""`lightning-exposure fit`: a training run with canaries, every option of every part of it settable."""
+"""Train a language model with canaries in its data, and measure them all the while.
+
+Every option of every part of the run can be set.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
 from lightning_exposure.cli._console import hushed
 from lightning_exposure.cli._runs import make_format, new_run_dir
 from lightning_exposure.cli._training import Run
-from lightning_exposure.cli.arguments import FORMATS, PROGRAM
+from lightning_exposure.cli.arguments import PROGRAM
 from lightning_exposure.data import TextDataModule
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.modules import LanguageModel
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import NAMED_FORMATS, CanarySet
 
 _EPOCHS = 20
 _FROM_THE_RUN = {"canaries", "tokenizer", "model", "seed"}
@@ -44,7 +47,9 @@ def make_parser() -> ArgumentParser:
     run.add_argument("--wandb", type=str, metavar="PROJECT", help="Log to this project at Weights & Biases too.")
     canaries = parser.add_argument_group("the canaries")
     canaries.add_argument(
-        "--format", type=str, help=f"What they look like: {', '.join(FORMATS)}; null: ssn, or the pattern."
+        "--format",
+        type=str,
+        help=f"What they look like: {', '.join(NAMED_FORMATS.names())}; null: ssn, or the pattern.",
     )
     canaries.add_argument(
         "--pattern", type=str, help="A format of your own, such as 'my code is ####': '#' digit, '?' letter."

@@ -1,4 +1,4 @@
-"""`lightning-exposure measure`: how exposed secrets are in a trained model."""
+"""Say how exposed the secrets in a trained model are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lightning_exposure._checks import refusal
 from lightning_exposure.cli._console import exposure_table, hushed, say, say_json, spinner
 from lightning_exposure.cli._runs import TrainedModel, load_model, make_format
 from lightning_exposure.cli.arguments import Parser, add_format_options, add_run_options
@@ -92,7 +93,10 @@ def _secrets(options: Namespace, trained: TrainedModel) -> dict[SecretFormat, li
     format_ = make_format(options.format, options.pattern)
     if options.secret is None:
         if format_ is not None:
-            raise ArgumentError("--format and --pattern: expected together with --secret, for canaries have their own.")
+            raise ArgumentError(
+                "--format or --pattern is given without --secret; expected both, because canaries have formats of their "
+                "own. Add --secret TEXT, or leave it out."
+            )
         canaries = trained.canaries(options.canaries)
         return {
             format_: [_Secret(canary.id, canary.text) for canary in group]
@@ -110,8 +114,8 @@ def _secrets(options: Namespace, trained: TrainedModel) -> dict[SecretFormat, li
 def _format_of(text: str, formats: Sequence[SecretFormat]) -> SecretFormat:
     """The format that a text is a secret of; the only one if there is but one, whose error says what does not fit."""
     if not formats:
-        raise ArgumentError(f"--secret {text!r}: expected a --pattern or --format too, for there are no canaries here.")
+        raise refusal("--secret", text, "a --pattern or a --format beside it, because there are no canaries here")
     fitting = [format_ for format_ in formats if format_.fits(text)]
     if not fitting and len(formats) > 1:
-        raise ArgumentError(f"--secret {text!r}: fits no format of the canaries; say which one with --pattern.")
+        raise refusal("--secret", text, "a text of a format of the canaries", "Say which one it has with --pattern.")
     return fitting[0] if fitting else formats[0]

@@ -1,4 +1,4 @@
-"""`lightning-exposure report`: a run as one page of HTML."""
+"""Write a run, or a comparison, as one page of HTML."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_parser() -> Parser:
         "Write what a run measured (its exposure.json), or a comparison (comparison.json), as one page of HTML.",
     )
     parser.add_argument("run_dir", metavar="RUN_DIR", help="the directory of the run")
-    parser.add_argument("--output", metavar="FILE", help="the page (default: report.html in the directory of the run)")
+    parser.add_argument("--path", metavar="FILE", help="the page (default: report.html in the directory of the run)")
     return parser
 
 
@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     """Write the page and say where."""
     options = make_parser().parse_args(arguments)
     run_dir = Path(options.run_dir)
-    target = options.output or (run_dir if run_dir.is_dir() else run_dir.parent)
+    target = options.path or (run_dir if run_dir.is_dir() else run_dir.parent)
     with hushed():
         say(f"Report: {_write(run_dir, target)}")
     return 0

@@ -76,7 +76,7 @@ def exposure_against_epsilon(comparison: Comparison, *, theme: str = "light", wi
 def _key(outcome: Outcome) -> float | str:
     if math.isfinite(outcome.epsilon):
         return outcome.epsilon
-    return _NONE if outcome.noise is None else _CLIP_ONLY
+    return _NONE if outcome.noise_multiplier is None else _CLIP_ONLY
 
 
 def _places(outcomes: Sequence[Outcome]) -> dict[float | str, float]:

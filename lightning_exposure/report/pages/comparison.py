@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from lightning_exposure._files import write_whole
 from lightning_exposure.report.amounts import end_text
 from lightning_exposure.report.comparison import Comparison, number
-from lightning_exposure.report.fields import write_whole
 from lightning_exposure.report.figures.against_epsilon import exposure_against_epsilon
 from lightning_exposure.report.pages import _contents as contents
 from lightning_exposure.report.pages._template import Picture, in_all_sizes, page_path, render_page

@@ -6,8 +6,8 @@ import math
 import os
 from pathlib import Path
 
+from lightning_exposure._files import write_whole
 from lightning_exposure.report.amounts import end_text, exposure_text, interval_text, rests_on
-from lightning_exposure.report.fields import write_whole
 from lightning_exposure.report.figures import paper as plots
 from lightning_exposure.report.pages import _contents as contents
 from lightning_exposure.report.pages._template import Picture, in_all_sizes, page_path, render_page

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lightning_exposure._checks import SAFE_NAME, slug, whole_number
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import SAFE_NAME, flag, instance, number, refusal, slug, whole_number
 from lightning_exposure.secrets.formats.format import SecretFormat
 
 
@@ -37,20 +36,14 @@ class Canary:
     def __post_init__(self) -> None:
         """Check the fields, in an order that reports the simplest problem first."""
         if not isinstance(self.id, str) or not SAFE_NAME.fullmatch(self.id):
-            raise ArgumentError(
-                f"id={self.id!r}: expected a string of the characters a-z 0-9 . _ -; try {slug(str(self.id))!r}."
+            raise refusal(
+                "id", self.id, "a string of the characters a-z 0-9 . _ -", f"For example {slug(str(self.id))!r}."
             )
-        if not isinstance(self.format, SecretFormat):
-            raise ArgumentError(
-                f"format={self.format!r}: expected a SecretFormat, got {type(self.format).__name__}; "
-                "make one, for example SecretFormat('my pin is ####')."
-            )
-        object.__setattr__(self, "repetitions", whole_number(self.repetitions, "repetitions", minimum=0))
-        if not isinstance(self.held_out, bool):
-            raise ArgumentError(
-                f"held_out={self.held_out!r}: expected True or False, got {type(self.held_out).__name__}."
-            )
-        object.__setattr__(self, "holdout", probability(self.holdout, "holdout"))
+        remedy = "Make one, for example SecretFormat('my pin is ####')."
+        instance("format", self.format, SecretFormat, "a SecretFormat", remedy)
+        object.__setattr__(self, "repetitions", whole_number("repetitions", self.repetitions, at_least=0))
+        flag("held_out", self.held_out)
+        object.__setattr__(self, "holdout", check_holdout(self.holdout))
         self.format.index(self.text)  # a SecretError says which character does not fit
 
     @property
@@ -59,17 +52,15 @@ class Canary:
         return 0 if self.held_out else self.repetitions
 
 
-def probability(value: object, argument: str) -> float:
-    """Return `value` as a probability below 1, or say which `argument` is not one.
+def check_holdout(holdout: object) -> float:
+    """Return the probability with which a canary is held out: below 1, for else there is nothing to measure.
 
-    >>> probability(1, "holdout")
+    >>> check_holdout(1)
     Traceback (most recent call last):
     ...
-    lightning_exposure.errors.ArgumentError: holdout=1: expected a probability of at least 0 and below 1, such as 0.5.
+    lightning_exposure.errors.ArgumentError: holdout is 1; expected a number of at least 0 and below 1. For example 0.5.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ArgumentError(f"{argument}={value!r}: expected a probability of at least 0 and below 1, such as 0.5.")
-    return float(value)
+    return number("holdout", holdout, at_least=0, below=1, remedy="For example 0.5.")
 
 
 def first_duplicate(values: Sequence[str]) -> tuple[int, int] | None:

@@ -9,15 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, overload
 
-from lightning_exposure._checks import OutOfRangeError, UnknownIdError, whole_number
+from lightning_exposure._checks import OutOfRangeError, UnknownIdError, instance, refusal, whole_number
+from lightning_exposure._files import Field, read_json, write_json
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.secrets.canaries._manifest import (
-    canaries_from_dict,
-    canaries_to_dict,
-    read_manifest,
-    write_manifest,
-)
-from lightning_exposure.secrets.canaries.canary import Canary, first_duplicate, probability
+from lightning_exposure.secrets.canaries._manifest import canaries_from_field, canaries_to_dict
+from lightning_exposure.secrets.canaries.canary import Canary, check_holdout, first_duplicate
 from lightning_exposure.secrets.formats.drawing import Seed, generator_from
 from lightning_exposure.secrets.formats.format import SecretFormat
 
@@ -42,19 +38,15 @@ class CanarySet(Sequence[Canary]):
         """Collect canaries; ArgumentError if two have the same id or the same text."""
         collected = tuple(canaries)
         for place, canary in enumerate(collected):
-            if not isinstance(canary, Canary):
-                raise ArgumentError(
-                    f"canaries[{place}]={canary!r}: expected a Canary, got {type(canary).__name__}; "
-                    "make one with Canary(id, text, format, repetitions)."
-                )
+            remedy = "Make one with Canary(id, text, format, repetitions)."
+            instance(f"canaries[{place}]", canary, Canary, "a Canary", remedy)
         for key in ("id", "text"):
             duplicate = first_duplicate([getattr(canary, key) for canary in collected])
             if duplicate is not None:
                 first, second = duplicate
-                value = getattr(collected[second], key)
                 raise ArgumentError(
-                    f"canaries[{second}].{key}={value!r}: the same as canaries[{first}].{key}; "
-                    f"expected a different {key} for every canary; change one of them."
+                    f"canaries[{second}].{key} is {getattr(collected[second], key)!r}, as canaries[{first}].{key} is; "
+                    f"expected a different {key} for every canary. Change one of them."
                 )
         self.__dict__.update(_canaries=collected, _by_id={canary.id: canary for canary in collected})
 
@@ -86,7 +78,7 @@ class CanarySet(Sequence[Canary]):
         """
         listed = _listed_formats(formats)
         counts = _listed_repetitions(repetitions)
-        holdout = probability(holdout, "holdout")
+        holdout = check_holdout(holdout)
         # One stream for all formats: starting each from the same seed would give formats of equal size
         # canaries with equal numbers.
         generator = generator_from(seed)
@@ -121,11 +113,11 @@ class CanarySet(Sequence[Canary]):
             return type(self)(self._canaries[key])
         if isinstance(key, str):
             if key not in self._by_id:
-                raise UnknownIdError(f"id={key!r}: no such canary; expected one of {', '.join(self._by_id)}.")
+                raise refusal("id", key, f"one of {', '.join(self._by_id)}", error=UnknownIdError)
             return self._by_id[key]
-        position = whole_number(key, "position")
+        position = whole_number("position", key)
         if not -len(self) <= position < len(self):
-            raise OutOfRangeError(f"position={position}: expected one of the {len(self)} canaries, from 0 on.")
+            raise refusal("position", position, f"one of the {len(self)} canaries, from 0 on", error=OutOfRangeError)
         return self._canaries[position]
 
     def __len__(self) -> int:
@@ -179,7 +171,15 @@ class CanarySet(Sequence[Canary]):
         return groups
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `save` writes, as plain lists, strings and dictionaries."""
+        """Return the set as plain lists, strings and dictionaries, ready for JSON; it is what `save` writes.
+
+        Every format is in it once, and each canary says by number which one is its own.
+
+        Example:
+            >>> described = CanarySet.draw(SecretFormat.pin(), repetitions=[4]).to_dict()
+            >>> described["formats"][0]["pattern"], described["canaries"][0]["id"]
+            ('my pin is ####', 'pin-4x')
+        """
         return canaries_to_dict(self._canaries)
 
     @classmethod
@@ -191,48 +191,50 @@ class CanarySet(Sequence[Canary]):
             source: Where it comes from; messages begin with it.
 
         Raises:
-            ManifestError: A field is wrong; names it.
+            ManifestError: A field is missing or wrong; names it.
 
         Example:
             >>> canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4])
             >>> CanarySet.from_dict(canaries.to_dict()) == canaries
             True
         """
-        return canaries_from_dict(cls, content, source)
+        return canaries_from_field(cls, Field(source, dict(content) if isinstance(content, Mapping) else content))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON manifest in one step; an existing file is replaced."""
-        write_manifest(path, self.to_dict())
+        """Write a JSON file in one step; an existing file is replaced."""
+        write_json(path, self.to_dict())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CanarySet:
-        """Read what `save` wrote; ManifestError names the file and the field that is wrong."""
-        # The fields of a file stand directly in it, so no dot comes between its name and theirs.
-        return canaries_from_dict(cls, read_manifest(path), f"{path}: ")
+        """Read what `save` wrote.
+
+        Raises:
+            ManifestError: It is not such a file; names the file and the field that is wrong.
+        """
+        return canaries_from_field(cls, read_json(path))
 
 
 def _listed_formats(formats: SecretFormat | Iterable[SecretFormat]) -> list[SecretFormat]:
-    hint = "expected a SecretFormat or a list of different ones"
+    expected = "a SecretFormat or a list of different ones"
     if not isinstance(formats, SecretFormat | Iterable) or isinstance(formats, str):
-        raise ArgumentError(f"formats={formats!r}: {hint}; make one with SecretFormat({str(formats)!r}).")
+        raise refusal("formats", formats, expected, f"Make one with SecretFormat({str(formats)!r}).")
     listed = [formats] if isinstance(formats, SecretFormat) else list(formats)
     if not listed:
-        raise ArgumentError(f"formats={listed!r}: {hint}; give at least one.")
+        raise refusal("formats", listed, expected, "Give at least one.")
     for place, format_ in enumerate(listed):
-        if not isinstance(format_, SecretFormat):
-            raise ArgumentError(f"formats[{place}]={format_!r}: {hint}, got {type(format_).__name__}.")
+        instance(f"formats[{place}]", format_, SecretFormat, expected, "Make one with SecretFormat(pattern).")
         if format_ in listed[:place]:
-            raise ArgumentError(
-                f"formats[{place}]={format_!r}: given twice; {hint}; for more canaries, make `repetitions` longer."
+            raise refusal(
+                f"formats[{place}]", format_, "every format once", "For more canaries, make `repetitions` longer."
             )
     return listed
 
 
 def _listed_repetitions(repetitions: Sequence[int]) -> list[int]:
-    hint = "expected a list of integers such as [1, 4, 16]"
+    expected = "a list of integers such as [1, 4, 16]"
     if isinstance(repetitions, str) or not isinstance(repetitions, Iterable):
-        raise ArgumentError(f"repetitions={repetitions!r}: {hint}; write [{repetitions}] for one canary.")
-    counts = [whole_number(count, f"repetitions[{place}]", minimum=0) for place, count in enumerate(repetitions)]
+        raise refusal("repetitions", repetitions, expected, f"Write [{repetitions}] for one canary.")
+    counts = [whole_number(f"repetitions[{place}]", count, at_least=0) for place, count in enumerate(repetitions)]
     if not counts:
-        raise ArgumentError(f"repetitions=[]: {hint}; each entry makes one canary.")
+        raise refusal("repetitions", counts, expected, "Each entry makes one canary.")
     return counts

@@ -10,7 +10,7 @@ CHECKSUMS = ("luhn",)
 def luhn_term(digit: int, places_after: int) -> int:
     """Return what a digit adds to the Luhn sum, given how many digits follow it.
 
-    For either parity this is a permutation of 0-9 modulo 10, so any one digit can mend the whole sum.
+    For either parity this is a permutation of 0-9 modulo 10, so any one digit can complete the whole sum.
     """
     if places_after % 2 == 0:
         return digit

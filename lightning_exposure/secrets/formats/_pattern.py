@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from lightning_exposure._checks import refusal
 from lightning_exposure.errors import FormatError
 
 DIGITS = tuple(string.digits)
@@ -60,7 +61,7 @@ def parse(pattern: str, words: Mapping[str, tuple[str, ...]]) -> tuple[Slot, ...
     ['text', 'digit', 'digit']
     """
     if not isinstance(pattern, str):
-        raise FormatError(f"pattern={pattern!r}: expected a string such as 'my pin is ####'.")
+        raise refusal("pattern", pattern, "a string such as 'my pin is ####'", error=FormatError)
     _require_unicode(pattern, "pattern")
     slots: list[Slot] = []
     literal = ""
@@ -80,20 +81,22 @@ def parse(pattern: str, words: Mapping[str, tuple[str, ...]]) -> tuple[Slot, ...
 
 def check_words(name: str, given: object) -> tuple[str, ...]:
     """Return a word list as a tuple, or say what is wrong with it."""
-    example = "expected a list of different strings such as ['red', 'green']"
+    expected = "a list of different strings such as ['red', 'green']"
     # A set lists its words in another order in every run, and with it would change the number of a secret.
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise FormatError(f"{name}={given!r}: {example}, got {type(given).__name__}; make it a list.")
+        raise refusal(name, given, expected, "Make it a list.", error=FormatError, with_type=True)
     if not given:
-        raise FormatError(f"{name}=[]: the word list is empty; {example}; give it at least one entry.")
+        raise refusal(name, given, expected, "Give it at least one entry.", error=FormatError)
     first_place: dict[str, int] = {}
     for place, word in enumerate(given):
         if not isinstance(word, str):
-            raise FormatError(f"{name}[{place}]={word!r}: {example}, got {type(word).__name__}; convert it with str().")
+            remedy = f"{name} has to be {expected}; convert its entries with str()."
+            raise refusal(f"{name}[{place}]", word, "a string", remedy, error=FormatError, with_type=True)
         _require_unicode(word, f"{name}[{place}]")
         if word in first_place:
             raise FormatError(
-                f"{name}[{place}]={word!r}: a duplicate of {name}[{first_place[word]}]; {example}; remove one of them."
+                f"{name}[{place}] is {word!r}, a duplicate of {name}[{first_place[word]}]; expected {expected}. Remove "
+                "one of them."
             )
         first_place[word] = place
     return tuple(given)
@@ -105,23 +108,23 @@ def _blank(token: re.Match[str], pattern: str, words: Mapping[str, tuple[str, ..
     where = f"position {token.start()}"
     if token["wrong"] == "{":
         raise FormatError(
-            f"pattern={pattern!r}: the brace at {where} is not closed; expected '{{name}}'; "
-            r"close it, or write '\{' for the character itself."
+            f"pattern is {pattern!r}, and the brace at {where} is not closed; expected '{{name}}'. "
+            r"Close it, or write '\{' for the character itself."
         )
     if token["wrong"]:
         sequence = pattern[token.start() : token.start() + 2]
         raise FormatError(
-            f"pattern={pattern!r}: unknown escape {sequence} at {where}; "
-            r"expected one of \# \? \{ \\; write \\ for a backslash itself."
+            f"pattern is {pattern!r}, with an unknown escape {sequence} at {where}; "
+            r"expected one of \# \? \{ \\. Write \\ for a backslash itself."
         )
     name = token["words"]
     if name not in words:
         known = ", ".join(words) or "none"
         usable = name.isidentifier() and name not in RESERVED_NAMES
-        remedy = f"pass {name}=[...]" if usable else "use a name such as {city} and pass city=[...]"
+        remedy = f"Pass {name}=[...]" if usable else "Use a name such as {city} and pass city=[...]"
         raise FormatError(
-            f"pattern={pattern!r}: no word list for {{{name}}} at {where}; given word lists: {known}; "
-            rf"{remedy}, or write '\{{' for the character itself."
+            f"pattern is {pattern!r}, and there is no word list for {{{name}}} at {where}; "
+            rf"expected one of the given word lists: {known}. {remedy}, or write '\{{' for the character itself."
         )
     return Slot("words", words[name])
 
@@ -131,13 +134,13 @@ def _check_use(pattern: str, slots: Sequence[Slot], words: Mapping[str, tuple[st
     for name in words:
         if name not in used:
             raise FormatError(
-                f"{name}: a word list that the pattern {pattern!r} does not use; "
-                f"expected {{{name}}} in it; add it, or leave out {name}=[...]."
+                f"{name} is a word list that the pattern {pattern!r} does not use; "
+                f"expected {{{name}}} in it. Add it, or leave out {name}=[...]."
             )
     if not any(slot.is_blank for slot in slots):
         raise FormatError(
-            f"pattern={pattern!r}: there is nothing to fill in; expected at least one blank; "
-            "add '#' (a digit), '?' (a letter) or '{name}' with name=[...]."
+            f"pattern is {pattern!r}, with nothing to fill in; expected at least one blank. "
+            "Add '#' (a digit), '?' (a letter) or '{name}' with name=[...]."
         )
 
 
@@ -146,6 +149,6 @@ def _require_unicode(text: str, argument: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise FormatError(
-            f"{argument}={text!r}: character {error.start} is half of a surrogate pair; "
-            "expected text that can be written as UTF-8; decode the text again."
+            f"{argument} is {text!r}, whose character {error.start} is half of a surrogate pair; "
+            "expected text that can be written as UTF-8. Decode the text again."
         ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from lightning_exposure._checks import OutOfRangeError
+from lightning_exposure._checks import OutOfRangeError, refusal
 from lightning_exposure.secrets.formats._reading import Reader, State
 
 
@@ -64,9 +64,8 @@ class Acceptor:
     def _checked(self, state: int) -> int:
         # Without this, -1 would quietly mean the last state.
         if not 0 <= state < len(self._edges):
-            raise OutOfRangeError(
-                f"state={state}: expected a state from 0 to {len(self) - 1}; take it from walk() or edges()."
-            )
+            remedy = "Take it from walk() or edges()."
+            raise refusal("state", state, f"a state from 0 to {len(self) - 1}", remedy, error=OutOfRangeError)
         return state
 
 
@@ -74,7 +73,7 @@ def build_acceptor(reader: Reader) -> Acceptor:
     """Make a reader deterministic: a new state is the set of the reader's states after the same characters.
 
     Nothing has to be pruned: every state of a reader can be completed, also with a checksum, as the check
-    digit comes last and can mend any sum.
+    digit comes last and can complete any sum.
     """
     sets: list[frozenset[State]] = [frozenset([reader.start])]
     number = {sets[0]: 0}

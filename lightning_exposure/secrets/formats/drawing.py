@@ -8,7 +8,6 @@ from collections.abc import Collection
 import numpy as np
 
 from lightning_exposure._checks import whole_number
-from lightning_exposure.errors import ArgumentError
 
 Seed = int | random.Random | np.random.Generator
 """Where randomness comes from: a number, or a generator that is used and moved on."""
@@ -24,11 +23,9 @@ def generator_from(seed: Seed) -> random.Random:
         return seed
     if isinstance(seed, np.random.Generator):
         return random.Random(int.from_bytes(seed.bytes(32), "little"))
-    try:
-        # Python ignores the sign of a seed, so that -1 and 1 would silently give the same numbers.
-        return random.Random(whole_number(seed, "seed", minimum=0))
-    except ArgumentError as error:
-        raise ArgumentError(f"{error} A random.Random or a numpy.random.Generator is accepted too.") from None
+    remedy = "A random.Random or a numpy.random.Generator is accepted too."
+    # Python ignores the sign of a seed, so that -1 and 1 would silently give the same numbers.
+    return random.Random(whole_number("seed", seed, at_least=0, remedy=remedy))
 
 
 def distinct_integers(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from lightning_exposure._checks import SAFE_NAME, OutOfRangeError, slug, whole_number
+from lightning_exposure._checks import SAFE_NAME, OutOfRangeError, refusal, slug, whole_number
+from lightning_exposure._registry import Registry
 from lightning_exposure.errors import ArgumentError, FormatError, SecretError
 from lightning_exposure.secrets.formats._ambiguity import find_ambiguity
 from lightning_exposure.secrets.formats._checksum import CHECKSUMS
-from lightning_exposure.secrets.formats._named import NamedFormats
 from lightning_exposure.secrets.formats._numbering import Numbering
 from lightning_exposure.secrets.formats._pattern import RESERVED_NAMES, Slot, check_words, parse
 from lightning_exposure.secrets.formats._reading import Reader
@@ -22,12 +22,38 @@ from lightning_exposure.secrets.formats.drawing import Seed, distinct_integers, 
 _SHOWN_WORDS = 6
 
 
-class SecretFormat(NamedFormats):
+class _WithNamedFormats(type):
+    """Makes every named format a constructor: `SecretFormat.ssn()` asks the registry for "ssn"."""
+
+    def __getattr__(cls, name: str) -> Callable[..., SecretFormat]:
+        named = _named_formats()
+        if name.startswith("_") or name not in named:
+            raise AttributeError(
+                f"SecretFormat has no attribute {name!r}; expected one of its methods, or a named format: "
+                f"{', '.join(named.names())}."
+            )
+        return named.get(name)
+
+    def __dir__(cls) -> list[str]:
+        return [*super().__dir__(), *_named_formats().names()]
+
+
+def _named_formats() -> Registry[Callable[..., SecretFormat]]:
+    # Their files need the class below, so that they can only be imported once it is there.
+    from lightning_exposure.secrets.formats.named import NAMED_FORMATS
+
+    return NAMED_FORMATS
+
+
+class SecretFormat(metaclass=_WithNamedFormats):
     r"""All the secrets that look alike, such as ``"my ssn is ###-##-####"``.
 
     ``#`` is a digit, ``?`` a lower-case letter, ``{city}`` one of the strings given as ``city=[...]``;
     ``\#``, ``\?``, ``\{`` and ``\\`` stand for the characters themselves. A format never has two fillings
     with the same text. It is immutable and hashable.
+
+    Well-known formats have names: ``SecretFormat.ssn()``, ``.pin()``, ``.credit_card()`` and whatever else is
+    registered in `NAMED_FORMATS`.
 
     Attributes:
         pattern: The pattern as given.
@@ -135,16 +161,15 @@ class SecretFormat(NamedFormats):
         True
         """
         if not isinstance(data, Mapping) or "pattern" not in data:
-            raise FormatError(f"data={data!r}: expected a dictionary with a 'pattern', as made by to_dict().")
+            expected = "a dictionary with a 'pattern', as made by to_dict()"
+            raise refusal("data", data, expected, error=FormatError)
         unknown = sorted(map(str, data.keys() - {"pattern", "words", "checksum", "name"}))
         if unknown:
-            raise FormatError(f"data: unknown keys {unknown}; expected pattern, words, checksum and name; remove them.")
+            raise FormatError(f"data has the keys {unknown}; expected pattern, words, checksum and name. Remove them.")
         words = data.get("words", {})
         if not isinstance(words, Mapping) or any(not isinstance(key, str) or key in RESERVED_NAMES for key in words):
-            raise FormatError(
-                f"words={words!r}: expected word lists by name, "
-                f"none of them called {' or '.join(RESERVED_NAMES)}; rename it."
-            )
+            expected = f"word lists by name, none of them called {' or '.join(RESERVED_NAMES)}"
+            raise refusal("words", words, expected, "Rename it.", error=FormatError)
         return cls(data["pattern"], checksum=data.get("checksum"), name=data.get("name"), **words)
 
     # ---- numbering ----------------------------------------------------------------------------------------
@@ -170,10 +195,11 @@ class SecretFormat(NamedFormats):
         >>> SecretFormat("pin ##").render(42)
         'pin 42'
         """
-        number = whole_number(index, "index")
+        number = whole_number("index", index)
         if not 0 <= number < self.size:
             raise OutOfRangeError(
-                f"index={_short(number)}: expected an integer from 0 to {_short(self.size - 1)}; see the format's size."
+                f"index is {_short(number)}; expected an integer from 0 to {_short(self.size - 1)}. See the format's "
+                "size."
             )
         return self._numbering.text_of(number)
 
@@ -183,7 +209,7 @@ class SecretFormat(NamedFormats):
         >>> SecretFormat("##").index("4x")
         Traceback (most recent call last):
         ...
-        lightning_exposure.errors.SecretError: '4x': position 1 is 'x', where a digit (0-9) was expected; ...
+        lightning_exposure.errors.SecretError: '4x': position 1 is 'x', where a digit (0-9) was expected. ...
         """
         return self._numbering.number_of(self.fillings(text))
 
@@ -199,14 +225,12 @@ class SecretFormat(NamedFormats):
         ('1', '2', '3', '4', '5', '6', '7', '8', '9')
         """
         if not isinstance(text, str):
-            raise SecretError(
-                f"text={text!r}: expected a string, got {type(text).__name__}; "
-                f"give a text of the format {self.pattern!r}."
-            )
+            remedy = f"Give a text of the format {self.pattern!r}."
+            raise refusal("text", text, "a string", remedy, error=SecretError, with_type=True)
         try:
             owners = self._reader.slots_of(text)
         except SecretError as error:
-            raise SecretError(f"{error}; give a text of the format {self.pattern!r}.") from None
+            raise SecretError(f"{error}. Give a text of the format {self.pattern!r}.") from None
         return _gather(text, owners, self._numbering.blanks)
 
     def sample(self, n: int, seed: Seed, exclude: Iterable[str] = ()) -> list[str]:
@@ -223,15 +247,15 @@ class SecretFormat(NamedFormats):
         ['0', '1', '2', '5', '6', '7', '8', '9']
         """
         if isinstance(exclude, str):
-            raise ArgumentError(f"exclude={exclude!r}: expected a list of secrets, got one string; put it in a list.")
-        count = whole_number(n, "n", minimum=0)
+            raise refusal("exclude", exclude, "a list of secrets", "Put it in a list.", with_type=True)
+        count = whole_number("n", n, at_least=0)
         excluded = {self.index(text) for text in exclude}
         left = self.size - len(excluded)
         if count > left:
             raise ArgumentError(
-                f"n={count}: expected at most {_short(left)}, as the format {self.pattern!r} has "
-                f"{_short(self.size)} secrets of which {len(excluded)} are excluded; "
-                "ask for fewer, or widen the format."
+                f"n is {count}; expected at most {_short(left)}, as the format {self.pattern!r} has "
+                f"{_short(self.size)} secrets of which {len(excluded)} are excluded. "
+                "Ask for fewer, or widen the format."
             )
         numbers = distinct_integers(count, self.size, generator_from(seed), excluded)
         return [self._numbering.text_of(number) for number in numbers]
@@ -268,9 +292,9 @@ class SecretFormat(NamedFormats):
             return
         one, other = sorted(_gather(witness.text, owners, self._numbering.blanks) for owners in witness.slots)
         raise FormatError(
-            f"pattern={self.pattern!r}: the fillings {one} and {other} give the same text {witness.text!r}; "
-            "expected a different text for every filling; "
-            "put a separator between the blanks, or change the words."
+            f"pattern is {self.pattern!r}, and the fillings {one} and {other} give the same text {witness.text!r}; "
+            "expected a different text for every filling. "
+            "Put a separator between the blanks, or change the words."
         )
 
 
@@ -287,27 +311,25 @@ def _check_name(name: object) -> None:
     if name is None:
         return
     if not isinstance(name, str):
-        raise FormatError(
-            f"name={name!r}: expected the name of the format, a string; a word list needs a name other than 'name'."
-        )
+        remedy = "A word list needs a name other than 'name'."
+        raise refusal("name", name, "the name of the format, a string", remedy, error=FormatError)
     if not SAFE_NAME.fullmatch(name):
-        raise FormatError(f"name={name!r}: expected only the characters a-z 0-9 . _ -; try name={slug(name)!r}.")
+        remedy = f"For example name={slug(name)!r}."
+        raise refusal("name", name, "only the characters a-z 0-9 . _ -", remedy, error=FormatError)
 
 
 def _check_checksum(checksum: object) -> None:
     if checksum is not None and checksum not in CHECKSUMS:
-        raise FormatError(
-            f"checksum={checksum!r}: expected None or 'luhn'; leave it out; "
-            "a word list needs a name other than 'checksum'."
-        )
+        remedy = "Leave it out; a word list needs a name other than 'checksum'."
+        raise refusal("checksum", checksum, "None or 'luhn'", remedy, error=FormatError)
 
 
 def _check_digits(checksum: str | None, slots: Sequence[Slot]) -> None:
     digits = sum(slot.kind == "digit" for slot in slots)
     if checksum is not None and digits < 2:
         raise FormatError(
-            f"checksum={checksum!r}: the pattern has {digits} '#'; expected at least two, the last of which "
-            "is the check digit; add more '#', or leave out the checksum."
+            f"checksum is {checksum!r}, and the pattern has {digits} '#'; expected at least two, the last of which "
+            "is the check digit. Add more '#', or leave out the checksum."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lightning_exposure._checks import refusal
 from lightning_exposure.errors import FormatError
 from lightning_exposure.secrets.formats.format import SecretFormat
 
@@ -39,8 +40,9 @@ class TiedFormats:
     def __post_init__(self) -> None:
         """Refuse formats that do not correspond."""
         for name in ("source", "target"):
-            if not isinstance(getattr(self, name), SecretFormat):
-                raise FormatError(f"{name}={getattr(self, name)!r}: expected a SecretFormat; make one of the pattern.")
+            given = getattr(self, name)
+            if not isinstance(given, SecretFormat):
+                raise refusal(name, given, "a SecretFormat", "Make one of the pattern.", error=FormatError)
         ours, theirs = _choices(self.source), _choices(self.target)
         if ours != theirs:
             raise FormatError(
