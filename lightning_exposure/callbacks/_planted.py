@@ -18,10 +18,9 @@ from lightning_exposure.data import CanaryDataModule
 from lightning_exposure.data.text import TextData
 from lightning_exposure.errors import DataError
 from lightning_exposure.secrets import Canary, CanarySet
-from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer
 from lightning_exposure.tokenization.paths import tokens_of
+from lightning_exposure.tokenization.protocol import HasSpans, Tokenizer, capability, surroundings_of
 from lightning_exposure.tokenization.spelling import Spelling
-from lightning_exposure.tokenization.tokenizers import Tokenizer
 
 _LOOK_BACK = 8
 """How many tokens more than were left out may spell the first word of a prompt."""
@@ -107,11 +106,11 @@ def _canaries_of(data: Any) -> Iterator[Canary]:
 def _own_tokens(spelling: Spelling, text: str) -> tuple[list[int], list[int]]:
     """The tokens of a canary as the tree has them: what is read, without a template before it, and what is measured."""
     measured = list(tokens_of(spelling.paths([text])[0]))
-    tokenizer, others = spelling.tokenizer, 0
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        others = len(tokenizer.lead)
-        if tokenizer.before:
-            others = sum(span.start < len(tokenizer.before) for span in tokenizer.spans(text))
+    around = surroundings_of(spelling.tokenizer)
+    others = len(around.lead)
+    has_spans = capability(spelling.tokenizer, HasSpans)
+    if around.before and has_spans is not None:
+        others = sum(start < len(around.before) for _, start, _ in has_spans.spans(text))
     return list(spelling.root[others:]), measured
 
 

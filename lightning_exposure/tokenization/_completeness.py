@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from lightning_exposure.tokenization._text_samples import random_texts, texts_with
 from lightning_exposure.tokenization.graphs.characters import Texts
-from lightning_exposure.tokenization.huggingface.added_tokens import find_matches
-from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer
-from lightning_exposure.tokenization.tokenizers import Tokenizer
+from lightning_exposure.tokenization.protocol import HasAddedTokens, Tokenizer, capability
 
 LARGEST_LOOKED_UP = 100_000
 """Up to so many secrets are all looked up if counting does not show that the tree holds each of them once."""
@@ -37,8 +35,9 @@ def drawn_texts(texts: Texts, tokenizer: Tokenizer, seed: int = 1) -> list[str]:
     """Secrets to try a tree on: some drawn at random, and some in which added tokens stand."""
     count = max(16, min(_DRAWN, _CHARACTERS // (4 * _length(texts))))
     drawn = random_texts(texts.plain, count, seed)
-    if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.file is not None:
-        drawn += texts_with(texts.plain, find_matches(texts.plain, tokenizer.file.added), count, seed)
+    has_added = capability(tokenizer, HasAddedTokens)
+    if has_added is not None:
+        drawn += texts_with(texts.plain, has_added.added_tokens_in(texts.plain), count, seed)
     return list(dict.fromkeys(drawn))
 
 
@@ -56,7 +55,7 @@ def in_words(paths: int | None, size: int, drawn: int) -> str:
 def _length(texts: Texts) -> int:
     """How many characters a text has, about: on the way that always takes the first edge."""
     state, length = texts.plain.start, 0
-    while texts.plain.edges[state]:
-        state = next(iter(texts.plain.edges[state].values()))
+    while edges := texts.plain.edges(state):
+        state = next(iter(edges.values()))
         length += 1
     return max(1, length)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from lightning_exposure.errors import SecretError, TokenizerError
 from lightning_exposure.tokenization._vocabulary import Vocabulary
-from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer
-from lightning_exposure.tokenization.tokenizers import Tokenizer
+from lightning_exposure.tokenization.protocol import HasBatches, Tokenizer, capability
 
 if TYPE_CHECKING:
     from lightning_exposure.secrets import SecretFormat
@@ -42,10 +41,24 @@ def encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
 
 
 def encode_all(tokenizer: Tokenizer, texts: Sequence[str], format: SecretFormat) -> list[list[int]]:
-    """How a tokenizer spells some texts; Hugging Face's are much faster with many at once."""
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        return tokenizer.encode_batch(texts)
+    """How a tokenizer spells some texts: all at once, if it can."""
+    has_batches = capability(tokenizer, HasBatches)
+    if has_batches is not None:
+        try:
+            return [tokens if isinstance(tokens, list) else list(tokens) for tokens in has_batches.encode_batch(texts)]
+        except TokenizerError:
+            pass  # one by one, for an error that names the text and the format
     return [encode(tokenizer, text, format) for text in texts]
+
+
+def check_batches(tokenizer: Tokenizer, texts: Sequence[str], spelt: Sequence[list[int]], format: SecretFormat) -> None:
+    """Refuse a tokenizer that spells texts differently one by one and all at once."""
+    for text, one, other in zip(texts, spelt, encode_all(tokenizer, texts, format), strict=True):
+        if one != other:
+            raise TokenizerError(
+                f"encode_batch of {type(tokenizer).__name__} spells {text!r} as {other}, but encode as {one}; expected "
+                "the same tokens. Make the two agree, or leave encode_batch out: encode is enough."
+            )
 
 
 def letters_of(vocabulary: Vocabulary) -> dict[str, int]:

@@ -10,11 +10,8 @@ from collections.abc import Sequence
 
 from lightning_exposure.errors import TokenizerError
 from lightning_exposure.tokenization._tree_start import positions_of, shared_tokens
-from lightning_exposure.tokenization.graphs.bytes import MARK
 from lightning_exposure.tokenization.graphs.tokens import TokenAutomaton
-from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer
-from lightning_exposure.tokenization.huggingface.tokenizer_json import unknown_of
-from lightning_exposure.tokenization.tokenizers import Tokenizer
+from lightning_exposure.tokenization.protocol import Tokenizer, surroundings_of
 
 
 class Listing:
@@ -64,7 +61,7 @@ class Listing:
 
     def _common(self, known: str) -> tuple[int, str]:
         """How many tokens all secrets begin with, within what is known, and the text of those."""
-        before = len(getattr(self._tokenizer, "before", ""))
+        before = len(surroundings_of(self._tokenizer).before)
         spelt = list(self._spelt.values())
         shared = shared_tokens(spelt)
         first = next(iter(self._spelt))
@@ -81,43 +78,3 @@ class Listing:
             )
         count, position = fitting[-1]
         return count, known[: max(0, position)]
-
-
-def is_faithful(tokenizer: Tokenizer, secret: str, tokens: Sequence[int]) -> bool:
-    """Whether tokens hold all of a secret: nothing unknown, nothing changed.
-
-    What an added token was cut out for is what it stands for. The spaces beside it may be swallowed by it, or dropped
-    or put there by the tokenizer, which spells what stands between two added tokens by itself.
-    """
-    if not isinstance(tokenizer, HuggingFaceTokenizer) or tokenizer.file is None:
-        return tokenizer.decode(list(tokens)) == secret
-    writing, pieces = tokenizer.file.writing, tokenizer.file.all_pieces
-    if writing is None:
-        return tokenizer.decode(list(tokens)) == secret
-    added = {token.number for token in tokenizer.file.added} - {unknown_of(tokenizer.file.config)}
-    text, at, section = tokenizer.before + secret, 0, b""
-    spans = tokenizer.spans(secret)[len(tokenizer.lead) :]
-    between = False  # whether an added token stands before the section
-    for span in spans:
-        if span.token in added:
-            if not _same(section, text[at : span.start], writing.marked, loose=(between, True)):
-                return False
-            at, section, between = span.end, b"", True
-        elif pieces[span.token] is None:
-            return False
-        else:
-            section += pieces[span.token] or b""
-    return _same(section, text[at:], writing.marked, loose=(between, False))
-
-
-def _same(section: bytes, text: str, marked: bool, loose: tuple[bool, bool]) -> bool:
-    """Whether the pieces of a section are its text."""
-    if marked:  # spaces are dropped
-        spelt = section.replace(bytes([MARK]), b"").decode("utf-8", errors="replace")
-        return spelt == "".join(text.split())
-    spelt = section.decode("utf-8", errors="replace")
-    if not text.startswith(" ") and not loose[0]:
-        spelt = spelt.removeprefix(" ")  # what some tokenizers put before a text
-    if loose[0]:
-        spelt, text = spelt.lstrip(), text.lstrip()
-    return spelt.rstrip() == text.rstrip() if loose[1] else spelt == text

@@ -2,74 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
-from lightning_exposure.errors import TokenizerError
-from lightning_exposure.tokenization._vocabulary import Pieces
-from lightning_exposure.tokenization.canonical.bpe import MergeCanon
-from lightning_exposure.tokenization.canonical.protocol import MakeCanon
-from lightning_exposure.tokenization.canonical.unigram import SegmentationCanon, scores_of
-from lightning_exposure.tokenization.canonical.wordpiece import LongestMatchCanon
-from lightning_exposure.tokenization.graphs.bytes import MARK
+from lightning_exposure.secrets.formats.graph import steps_behind
+from lightning_exposure.tokenization.canonical.protocol import MakeRule
+from lightning_exposure.tokenization.graphs.bytes import ByteTexts
 from lightning_exposure.tokenization.graphs.characters import Texts
-from lightning_exposure.tokenization.huggingface.added_tokens import CutTexts, find_matches, matters
-from lightning_exposure.tokenization.huggingface.pieces import fallback_of
-from lightning_exposure.tokenization.huggingface.pretokens import Joints, find_joints, fixed_part
-from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer, TokenizerFile
-from lightning_exposure.tokenization.huggingface.tokenizer_json import added_tokens, unknown_of, vocabulary_of
-from lightning_exposure.tokenization.tokenizers import Tokenizer
-
-_GRIDS = (0.1, 0.01, 1e-7)
-"""How exactly the competitors of a path are remembered in a Unigram model, in natural logarithms."""
+from lightning_exposure.tokenization.graphs.pretoken_cuts import PretokenCuts, find_pretoken_cuts
+from lightning_exposure.tokenization.protocol import (
+    HasAddedTokens,
+    HasAlikeCharacters,
+    HasCuts,
+    HasPieces,
+    HasSpellingRules,
+    Pieces,
+    Tokenizer,
+    capability,
+)
 
 
 @dataclass(frozen=True)
-class Lexicon:
+class SpellingRules:
     """One way in which tokens spell texts.
 
     Attributes:
         texts: The texts, with edges for the added tokens that may stand in them.
         pieces: What each token adds to a text.
-        joints: Where the texts are cut into pre-tokens; None: not known.
+        cuts: Where the texts are cut into pre-tokens; None: not known.
         marked: Whether the tokens drop spaces, and those that begin a word have a mark.
-        file: What the tokenizer's file says, if it is used to leave out paths that are not canonical.
+        canonical: Given the pieces and the characters of some texts, the pieces that may occur in them and the rules
+            for canonical paths; None: nothing is known of what is canonical.
     """
 
     texts: Texts
     pieces: Pieces
-    joints: Joints | None = None
+    cuts: PretokenCuts | None = None
     marked: bool = False
-    file: TokenizerFile | None = None
+    canonical: Callable[[Pieces, set[str]], tuple[Pieces, list[MakeRule]]] | None = None
 
-    def canons(self, characters: set[str]) -> tuple[Pieces, list[MakeCanon]]:
-        """What is known of canonical paths in texts of some characters, and the pieces that may occur in them.
+    def as_bytes(self, texts: Texts) -> ByteTexts:
+        """Texts as tokens spell them: these, or a part of them with a known beginning.
 
-        If there are several canons, each leaves out more paths than the one before, and has more places.
-
-        Characters without a token of their own become single bytes in a BPE model. What else may become of them, in
-        other models, is left open.
+        Raises:
+            TokenizerError: Without spaces, which tokens drop, texts cannot be told apart.
         """
-        if self.file is None or self.file.writing is None:
-            return self.pieces, []
-        config = self.file.config
-        missing = _missing(characters, self.file)
-        # Added tokens do not occur: where they may, the joints are not known.
-        absent = {*added_tokens(config)}
-        pieces = [None if token in absent else piece for token, piece in enumerate(self.pieces)]
-        kind = config["model"]["type"]
-        if kind == "WordPiece":
-            return pieces, [LongestMatchCanon]
-        if kind == "BPE" and (not missing or fallback_of(config)):
-            return pieces, [partial(MergeCanon, table=self.file.merges)]
-        if kind == "Unigram" and not missing:
-            scores = scores_of(config["model"])
-            return pieces, [partial(SegmentationCanon, scores=scores, grid=grid) for grid in _GRIDS]
-        return pieces, []
+        return ByteTexts(texts, self.cuts, marked=self.marked)
+
+    def for_characters(self, characters: set[str]) -> tuple[Pieces, list[MakeRule]]:
+        """The pieces that may occur in texts of some characters, and the rules for canonical paths in them.
+
+        If there are several rules, each leaves out more paths than the one before, and has more places.
+        """
+        return (self.pieces, []) if self.canonical is None else self.canonical(self.pieces, characters)
 
 
-def lexicons(tokenizer: Tokenizer, texts: Texts, fixed: int, anchor: int) -> Iterator[Lexicon]:
+def spelling_rules(tokenizer: Tokenizer, texts: Texts, fixed: int, anchor: int) -> Iterator[SpellingRules]:
     """The ways in which a tokenizer may spell some texts, the one that is known best first.
 
     Args:
@@ -78,58 +66,29 @@ def lexicons(tokenizer: Tokenizer, texts: Texts, fixed: int, anchor: int) -> Ite
         fixed: How many characters all texts begin with.
         anchor: A token that a text may begin with.
     """
-    file = tokenizer.file if isinstance(tokenizer, HuggingFaceTokenizer) else None
-    if file is not None and file.writing is not None:
-        joints = find_joints(texts, fixed, file)
-        if joints is not None:
-            yield Lexicon(texts, _occurring(file.all_pieces, texts, file), joints, file.writing.marked, file)
-        cut = _with_signs(texts, fixed, file)
-        yield Lexicon(cut, _occurring(_signed(file, cut), texts, file), joints, file.writing.marked)
-    yield Lexicon(texts, _decoded(tokenizer, anchor))
+    knows_rules = capability(tokenizer, HasSpellingRules)
+    if knows_rules is not None:
+        yield from knows_rules.spelling_rules(texts, fixed)
+        yield SpellingRules(texts, _decoded(tokenizer, anchor))
+        return
+    cuts = _cuts(tokenizer, texts, fixed)
+    knows_pieces = capability(tokenizer, HasPieces)
+    if knows_pieces is not None:
+        yield SpellingRules(texts, knows_pieces.pieces(), cuts)
+    decoded = _decoded(tokenizer, anchor)
+    if cuts is not None:
+        yield SpellingRules(texts, decoded, cuts)
+    yield SpellingRules(texts, decoded)
 
 
-def may_hold_added_tokens(tokenizer: Tokenizer, texts: Texts, fixed: int) -> bool:
-    """Whether some texts have an added token behind the characters that all of them begin with, or over their end."""
-    file = tokenizer.file if isinstance(tokenizer, HuggingFaceTokenizer) else None
-    return file is not None and matters(find_matches(texts, file.added), fixed_part(texts, fixed)[1])
-
-
-def _missing(characters: set[str], file: TokenizerFile) -> set[str]:
-    """The characters that the vocabulary lacks."""
-    assert file.writing is not None
-    known = {token for token, number in vocabulary_of(file.config).items() if number != unknown_of(file.config)}
-    symbols = file.writing.symbols
-    return {character for character in characters if not known.issuperset(symbols(character))}
-
-
-def _occurring(pieces: Pieces, texts: Texts, file: TokenizerFile) -> Pieces:
-    """Without the tokens for single bytes of which no character is made that the vocabulary lacks."""
-    fallback = fallback_of(file.config)
-    if not fallback:
-        return pieces
-    needed = {byte for character in _missing(texts.characters(texts.start), file) for byte in character.encode()}
-    absent = {token for token, byte in fallback.items() if byte not in needed}
-    return [None if token in absent else piece for token, piece in enumerate(pieces)]
-
-
-def _with_signs(texts: Texts, fixed: int, file: TokenizerFile) -> Texts:
-    """Texts with edges for the added tokens that may stand in them, if they make a difference and can be told apart."""
-    if not matters(find_matches(texts, file.added), fixed_part(texts, fixed)[1]):
-        return texts
-    try:
-        return CutTexts(texts, file.added, file.config)
-    except TokenizerError:
-        return texts  # what is missing then is found when secrets are looked up
-
-
-def _signed(file: TokenizerFile, texts: Texts) -> Pieces:
-    """What each token adds to texts, in which added tokens are signs."""
-    if not isinstance(texts, CutTexts):
-        return file.all_pieces
-    pieces = list(file.all_pieces)
-    for token, sign in texts.signs.items():
-        pieces[token] = (bytes([MARK]) if file.writing is not None and file.writing.marked else b"") + sign.encode()
-    return pieces
+def _cuts(tokenizer: Tokenizer, texts: Texts, fixed: int) -> PretokenCuts | None:
+    """Where texts are cut; None if the tokenizer does not tell."""
+    cutter = capability(tokenizer, HasCuts)
+    if cutter is None:
+        return None
+    knows_alike = capability(tokenizer, HasAlikeCharacters)
+    alike = {} if knows_alike is None else knows_alike.alike(steps_behind(texts))
+    return find_pretoken_cuts(texts, fixed, cutter, alike)
 
 
 def _decoded(tokenizer: Tokenizer, anchor: int) -> Pieces:
@@ -139,8 +98,8 @@ def _decoded(tokenizer: Tokenizer, anchor: int) -> Pieces:
     """
     before = tokenizer.decode([anchor])
     pieces: list[bytes | None] = []
-    file = tokenizer.file if isinstance(tokenizer, HuggingFaceTokenizer) else None
-    for token in range(tokenizer.vocab_size if file is None else len(file.all_pieces)):
+    has_added = capability(tokenizer, HasAddedTokens)
+    for token in range(tokenizer.vocab_size if has_added is None else has_added.number_of_ids()):
         both = tokenizer.decode([anchor, token])
         whole = both.startswith(before) and "\ufffd" not in both
         pieces.append(both[len(before) :].encode() if whole else None)

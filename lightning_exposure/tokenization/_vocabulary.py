@@ -1,18 +1,16 @@
-"""The texts of a vocabulary as a trie, so that tokens with one beginning are looked at together."""
+"""Which tokens fit at each place of the texts: a vocabulary as a trie, so that equal beginnings are looked at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.tokenization.graphs.bytes import ByteTexts
-from lightning_exposure.tokenization.huggingface.pretokens import APART, INSIDE
-
-Pieces = Sequence[bytes | None]
-"""What each token adds to a text, by token id; None or nothing for a token that is no part of a text."""
+from lightning_exposure.tokenization.graphs.pretoken_cuts import CUT, NO_CUT
+from lightning_exposure.tokenization.protocol import Pieces
 
 
 class Trie:
@@ -65,7 +63,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Following:
+class Fitting:
     """The tokens that fit at a place of the texts, in increasing order.
 
     Attributes:
@@ -79,27 +77,59 @@ class Following:
     inside: NDArray[np.bool_]
 
 
-def alphabet_of(texts: ByteTexts, start: int) -> set[int]:
-    """The bytes that occur behind a state."""
-    return {byte for state in texts.reachable(start) for byte in texts.edges[state]}
+class FittingTokens:
+    """The tokens that fit at each state of the texts, whatever stands before: looked up once for all who ask.
+
+    Args:
+        texts: The texts.
+        vocabulary: The tokens.
+
+    Attributes:
+        texts: The texts.
+        vocabulary: The tokens.
+        forgets: For each state, whether nothing that follows there is inside a pre-token that has begun: what stands
+            before it may be forgotten.
+    """
+
+    def __init__(self, texts: ByteTexts, vocabulary: Vocabulary) -> None:
+        self.texts = texts
+        self.vocabulary = vocabulary
+        self.forgets: NDArray[np.bool_] = np.array(
+            [NO_CUT not in texts.cuts(state).values() for state in range(len(texts))], dtype=bool
+        )
+        self._known: dict[int, Fitting] = {}
+
+    def __getitem__(self, state: int) -> Fitting:
+        """The tokens that fit behind a state."""
+        found = self._known.get(state)
+        if found is None:
+            found = self._known[state] = _find(self.texts, self.vocabulary.trie, state)
+        return found
+
+    def in_alphabetical_order(self, state: int) -> tuple[list[bytes], NDArray[np.int64]]:
+        """The texts of the tokens that fit behind a state, in alphabetical order, and that order."""
+        texts = [self.vocabulary.texts[token] for token in self[state].tokens.tolist()]
+        order = sorted(range(len(texts)), key=texts.__getitem__)
+        return [texts[i] for i in order], np.array(order, dtype=np.int64)
 
 
-def following(texts: ByteTexts, trie: Trie, start: int) -> Following:
+def _find(texts: ByteTexts, trie: Trie, start: int) -> Fitting:
     """The tokens that fit behind a state of the texts and reach over no cut."""
     found: list[tuple[int, int, bool]] = []
-    for byte, joint in texts.joints[start].items():
+    first_edges = texts.edges(start)
+    for byte, cut in texts.cuts(start).items():
         if byte not in trie.below:
             continue
-        inside = joint == INSIDE
-        stack = [(texts.edges[start][byte], trie.below[byte])]
+        inside = cut == NO_CUT
+        stack = [(first_edges[byte], trie.below[byte])]
         while stack:
             state, node = stack.pop()
             found.extend((token, state, inside) for token in node.tokens)
-            edges, joints = texts.edges[state], texts.joints[state]
+            edges, cuts = texts.edges(state), texts.cuts(state)
             # The smaller of the two decides which bytes are tried.
             for next_byte in node.below if len(node.below) < len(edges) else edges:
-                if next_byte in edges and next_byte in node.below and joints[next_byte] != APART:
+                if next_byte in edges and next_byte in node.below and cuts[next_byte] != CUT:
                     stack.append((edges[next_byte], node.below[next_byte]))
     found.sort()
     tokens, targets, inside_flags = zip(*found, strict=True) if found else ((), (), ())
-    return Following(np.array(tokens, np.int64), np.array(targets, np.int64), np.array(inside_flags, bool))
+    return Fitting(np.array(tokens, np.int64), np.array(targets, np.int64), np.array(inside_flags, bool))

@@ -13,31 +13,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.errors import SecretError, TokenizerError
+from lightning_exposure.secrets.formats.graph import steps_behind, walk
 from lightning_exposure.tokenization._completeness import all_can_be_looked_up, drawn_texts, in_words
-from lightning_exposure.tokenization._encoding import check_beginning, encode, encode_all, letters_of
-from lightning_exposure.tokenization._listing import Listing, is_faithful
-from lightning_exposure.tokenization._spelling_rules import Lexicon, lexicons, may_hold_added_tokens
+from lightning_exposure.tokenization._encoding import check_batches, check_beginning, encode, encode_all, letters_of
+from lightning_exposure.tokenization._listing import Listing
+from lightning_exposure.tokenization._spelling_rules import SpellingRules, spelling_rules
 from lightning_exposure.tokenization._text_samples import all_texts
-from lightning_exposure.tokenization._tree_start import Boundary, find_boundaries, is_cut, reaches_over, shared_tokens
-from lightning_exposure.tokenization._vocabulary import Vocabulary, alphabet_of
-from lightning_exposure.tokenization.canonical.protocol import FRESH, AnySpelling, Canon
-from lightning_exposure.tokenization.graphs.bytes import ByteTexts
+from lightning_exposure.tokenization._tree_start import TreeStart
+from lightning_exposure.tokenization._vocabulary import FittingTokens, Vocabulary
+from lightning_exposure.tokenization.canonical.protocol import FRESH, AnySpelling, CanonicalRule
 from lightning_exposure.tokenization.graphs.characters import Texts
 from lightning_exposure.tokenization.graphs.tokens import TokenAutomaton
-from lightning_exposure.tokenization.huggingface.added_tokens import CutTexts
-from lightning_exposure.tokenization.huggingface.pretokens import fixed_part
-from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer, as_tokenizer
+from lightning_exposure.tokenization.huggingface.tokenizer import as_tokenizer
 from lightning_exposure.tokenization.paths import as_rows, tokens_of
-from lightning_exposure.tokenization.tokenizers import Tokenizer
+from lightning_exposure.tokenization.protocol import (
+    HasAddedTokens,
+    HasOwnCheck,
+    HasPieces,
+    Tokenizer,
+    capability,
+    surroundings_of,
+)
 
 if TYPE_CHECKING:
     from lightning_exposure.secrets import SecretFormat
 
 _TRIAL_SECRETS = 64
 """Random secrets that help to find where the prompt's tokens end, beside one for each choice of each blank."""
-
-_NEAR = 64
-"""The tree hardly ever begins more than so many tokens before the end of the prompt."""
 
 _AT_ONCE = 8192
 """How many secrets are looked up at once."""
@@ -74,21 +76,23 @@ class Spelling:
         self.known = format.prompt
         trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
         spelt = [encode(self.tokenizer, text, format) for text in trials]
-        before = len(getattr(self.tokenizer, "lead", ()))
+        lead = len(surroundings_of(self.tokenizer).lead)
         for text, tokens in zip(trials, spelt, strict=True):
-            if len(tokens) <= before:
+            if len(tokens) <= lead:
                 self._refuse(text, tokens)
-        if isinstance(self.tokenizer, HuggingFaceTokenizer):
-            self.tokenizer.check(trials[0])
+        check_batches(self.tokenizer, trials, spelt, format)
+        has_check = capability(self.tokenizer, HasOwnCheck)
+        if has_check is not None:
+            has_check.check_spelling(trials[0])
         self._ahead = self._what_stands_ahead(trials[0], spelt[0])
         texts = Texts.of(format, self._ahead)
         self._texts: Texts = texts
         self._listing: Listing | None = None
         self._fixed = len(self._ahead) + len(format.prompt)
         refusals: list[TokenizerError] = []
-        for lexicon in lexicons(self.tokenizer, texts, self._fixed, anchor=spelt[0][before]):
+        for rules in spelling_rules(self.tokenizer, texts, self._fixed, anchor=spelt[0][lead]):
             try:
-                self._spell_with(lexicon, trials, spelt)
+                self._spell_with(rules, trials, spelt)
                 self._certify()
                 break
             except TokenizerError as refusal:
@@ -126,7 +130,7 @@ class Spelling:
         rows = as_rows([tokens[len(self.root) :] for tokens in spelt])
         places = self.automaton.walk(rows)
         fits = np.array([tokens[: len(self.root)] == self.root for tokens in spelt], dtype=bool) & (places >= 0)
-        fits[fits] = self.automaton.accepting[places[fits]]
+        fits[fits] = self.automaton.accepting(places[fits])
         if not (fits.all() and self._is_text_of(rows, secrets)):
             # Something is wrong with one of them: look at each.
             for secret, tokens, fit in zip(secrets, spelt, fits, strict=True):
@@ -149,7 +153,7 @@ class Spelling:
         if self._listing is not None:
             part._take(self._listing.starting_with(part.known))
             return part
-        part._bytes = ByteTexts(part._texts, self._lexicon.joints, marked=self._lexicon.marked)
+        part._fitting = FittingTokens(self._rules.as_bytes(part._texts), self._fitting.vocabulary)
         part._build()
         part._certify()
         return part
@@ -159,7 +163,7 @@ class Spelling:
         if self._listing is not None:
             return self._listing.text(path)
         data = b"".join([self._pieces[token] or b"" for token in path])
-        return (self._full_root + self._bytes.text(data, self._start))[len(self._ahead) :]
+        return (self._full_root + self._fitting.texts.text(data, self._start))[len(self._ahead) :]
 
     def canonical(self, paths: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether complete paths, one row each, are the way the tokenizer itself spells their texts."""
@@ -171,74 +175,37 @@ class Spelling:
 
     def _what_stands_ahead(self, text: str, spelt: Sequence[int]) -> str:
         """The template before the secrets, or the space that some tokenizers put before a text."""
-        if not isinstance(self.tokenizer, HuggingFaceTokenizer) or self.tokenizer.file is None:
-            return ""
-        if self.tokenizer.before or self.tokenizer.file.writing is None:
-            return self.tokenizer.before
-        first = self.tokenizer.file.all_pieces[spelt[len(self.tokenizer.lead)]] or b""
+        around = surroundings_of(self.tokenizer)
+        has_pieces = capability(self.tokenizer, HasPieces)
+        if around.before or has_pieces is None:
+            return around.before
+        first = has_pieces.pieces()[spelt[len(around.lead)]] or b""
         return " " if first.startswith(b" ") and not text.startswith(" ") else ""
 
-    def _spell_with(self, lexicon: Lexicon, trials: Sequence[str], spelt: Sequence[list[int]]) -> None:
+    def _spell_with(self, rules: SpellingRules, trials: Sequence[str], spelt: Sequence[list[int]]) -> None:
         """Begin the tree with one way of spelling.
 
         Raises:
             TokenizerError: It does not fit.
         """
-        self._texts, self._lexicon = lexicon.texts, lexicon
-        self._bytes = ByteTexts(self._texts, lexicon.joints, marked=lexicon.marked)
+        self._texts, self._rules = rules.texts, rules
+        as_bytes = rules.as_bytes(rules.texts)
         self._letters: dict[str, int] = {}
-        self._root = self._find_root(trials[0], spelt)
-        self.root = spelt[0][: self._root.tokens]
-        self._pieces, self._canons = lexicon.canons(self._texts.characters(self._root.state))
+        start = TreeStart(self.tokenizer, rules, as_bytes, self._fixed).find(trials[0], spelt)
+        if start is None:
+            self._refuse_prompt()
+        self._tree_start = start
+        self.root = spelt[0][: start.tokens]
+        self._pieces, self._canonical = rules.for_characters(steps_behind(self._texts, start.state))
         self._lengths = np.array([len(piece or b"") for piece in self._pieces], dtype=np.int64)
-        self._vocabulary = Vocabulary(self._pieces, alphabet_of(self._bytes, self._root.state))
-        self._largest_token = max(self._vocabulary.texts, default=0)
-        self._full_root = (self._ahead + self._format.prompt)[: self._root.position]
+        self._fitting = FittingTokens(as_bytes, Vocabulary(self._pieces, steps_behind(as_bytes, start.state)))
+        self._largest_token = max(self._fitting.vocabulary.texts, default=0)
+        self._full_root = (self._ahead + self._format.prompt)[: start.position]
         self._build()
         spelt_by_tokenizer = self.paths(trials)
-        self._letters = {} if self._texts.readings else letters_of(self._vocabulary)
+        self._letters = {} if self._texts.readings else letters_of(self._fitting.vocabulary)
         if self._letters and not np.array_equal(self.paths(trials), spelt_by_tokenizer):
             self._letters = {}
-
-    def _find_root(self, text: str, spelt: Sequence[list[int]]) -> Boundary:
-        """The last token boundary within the prompt that all secrets have, not only those that were tried.
-
-        Nothing is ever merged over it, so that what follows does not depend on what stands before.
-        """
-        shared = shared_tokens(spelt)
-        states = fixed_part(self._texts.plain, self._fixed)[1]
-        # A space that the tokenizer itself puts before a text is not counted in positions, but for the root alone.
-        extra = len(self._ahead) - len(getattr(self.tokenizer, "before", ""))
-        for last in (_NEAR, None):
-            boundaries = find_boundaries(self.tokenizer, text, shared, states, extra, last)
-            found = self._last_boundary(boundaries, spelt[0], states)
-            if found is not None:
-                return found
-        self._refuse_prompt()
-
-    def _last_boundary(
-        self, boundaries: list[Boundary], spelt: Sequence[int], states: Sequence[int]
-    ) -> Boundary | None:
-        """The last of some boundaries over which nothing is merged."""
-        if isinstance(self._texts, CutTexts):
-            boundaries = [b for b in boundaries if not self._texts.reaches_over(b.position, states)]
-        # No token reaches over a cut, so that what stands before the last one does not matter.
-        cuts = [boundary for boundary in boundaries if is_cut(self._bytes, boundary.state)]
-        if not boundaries or (cuts and cuts[-1] == boundaries[-1]):
-            return cuts[-1] if cuts else None
-        start = cuts[-1].state if cuts else self._texts.start
-        near = Vocabulary(self._lexicon.pieces, alphabet_of(self._bytes, start))
-        longest = max(map(len, near.texts.values()), default=1)
-        for boundary in reversed(boundaries):
-            nearby = spelt[max(0, boundary.tokens - longest) : boundary.tokens]
-            before = b"".join([self._lexicon.pieces[token] or b"" for token in nearby])[-longest:]
-            if (
-                boundary.position == 0
-                or boundary in cuts
-                or not reaches_over(self._bytes, near.trie, before, boundary.state)
-            ):
-                return boundary
-        return None
 
     def _build(self) -> None:
         """Make the automaton behind the root; what is spelt in one way only then belongs to the root."""
@@ -266,12 +233,14 @@ class Spelling:
         Raises:
             TokenizerError: There are too many secrets, or the tokens of one do not hold all of it.
         """
-        cut_out = may_hold_added_tokens(self.tokenizer, self._texts, self._fixed)
-        if not cut_out or not all_can_be_looked_up(self._texts, self.size, counted=False):
+        has_added = capability(self.tokenizer, HasAddedTokens)
+        if has_added is None or not has_added.may_hold_added_tokens(self._texts, self._fixed):
+            raise refusals[0]
+        if not all_can_be_looked_up(self._texts, self.size, counted=False):
             raise refusals[0]
         secrets = list(all_texts(self._texts.plain))
         spelt = encode_all(self.tokenizer, secrets, self._format)
-        if not all(is_faithful(self.tokenizer, *pair) for pair in zip(secrets, spelt, strict=True)):
+        if not all(has_added.holds_all_of(*pair) for pair in zip(secrets, spelt, strict=True)):
             raise refusals[0]
         try:
             self._take(Listing(self.tokenizer, secrets, spelt, self.known))
@@ -297,46 +266,46 @@ class Spelling:
     def _finest(self) -> TokenAutomaton | None:
         """The automaton that leaves out most; None if nothing is known of what is canonical."""
         finest: TokenAutomaton | None = None
-        for make in self._canons:
-            if finest is not None and (finest.paths in (None, self.size) or finest.edges > _REFINABLE):
+        for make in self._canonical:
+            if finest is not None and (finest.paths in (None, self.size) or finest.number_of_edges > _REFINABLE):
                 break
-            canon = make(self._bytes, self._vocabulary)
-            behind_root = self._through_root(canon)
+            rule = make(self._fitting)
+            behind_root = self._through_root(rule)
             if behind_root is None:
                 break
-            self._start, memory = behind_root
-            found = TokenAutomaton(self._bytes, self._start, self._vocabulary, canon, memory)
+            self._start, past = behind_root
+            found = TokenAutomaton(self._fitting, self._start, rule, past)
             finest = found if finest is None or found.paths is not None else finest
         return finest
 
     def _any_spelling(self) -> TokenAutomaton:
         """The automaton of all spellings."""
-        behind_root = self._through_root(AnySpelling(self._bytes, self._vocabulary))
+        behind_root = self._through_root(AnySpelling(self._fitting))
         assert behind_root is not None, "the root is one of all spellings"
         self._start, _ = behind_root
-        return TokenAutomaton(self._bytes, self._start, self._vocabulary)
+        return TokenAutomaton(self._fitting, self._start)
 
-    def _through_root(self, canon: Canon) -> tuple[int, int] | None:
-        """The state and the memory of a canon behind the root; None if it does not let a longer root through."""
-        state, memory = self._root.state, FRESH
-        for token in self.root[self._root.tokens :]:
-            tokens, targets, memories = canon.children(state, memory)
+    def _through_root(self, rule: CanonicalRule) -> tuple[int, int] | None:
+        """The state behind the root and the past there; None if a rule does not let a longer root through."""
+        state, past = self._tree_start.state, FRESH
+        for token in self.root[self._tree_start.tokens :]:
+            tokens, targets, pasts = rule.children(state, past)
             at = int(np.searchsorted(tokens, token))
             if at == len(tokens) or tokens[at] != token:
                 return None
-            state, memory = int(targets[at]), int(memories[at])
-        return state, memory
+            state, past = int(targets[at]), int(pasts[at])
+        return state, past
 
     def _lengthen_root(self) -> None:
         """What is known and spelt in one way only belongs to the root, which costs nothing."""
         known = self._ahead + self.known
         while True:
             tokens, targets = self.automaton.children(self.automaton.start)
-            if len(tokens) != 1 or self.automaton.accepting[targets[0]]:  # a secret must not be the root itself
+            if len(tokens) != 1 or self.automaton.accepting(int(targets[0])):  # a secret must not be the root itself
                 return
             piece = self._pieces[int(tokens[0])] or b""
-            state = self._bytes.after(piece, self._start)
-            longer = self._full_root + self._bytes.text(piece, self._start)
+            state = walk(self._fitting.texts, piece, self._start)
+            longer = self._full_root + self._fitting.texts.text(piece, self._start)
             if state is None or not known.startswith(longer):
                 return
             self.root, self._full_root, self._start = [*self.root, int(tokens[0])], longer, state
@@ -360,11 +329,11 @@ class Spelling:
             return None
         rows = np.array(tokens, dtype=np.int32).reshape(len(secrets), lengths.pop() - begin)
         places = self.automaton.walk(rows)
-        return rows if (places >= 0).all() and self.automaton.accepting[places].all() else None
+        return rows if (places >= 0).all() and self.automaton.accepting(places).all() else None
 
     def _is_text_of(self, rows: NDArray[np.int32], secrets: Sequence[str]) -> bool:
         """Whether paths spell secrets, all at once: as long as each of them, and the same text all in all."""
-        if self._listing is not None or not self._bytes.plain:
+        if self._listing is not None or not self._fitting.texts.plain:
             return [self.text(tokens_of(row)) for row in rows] == list(secrets)
         whole = [self._ahead + secret for secret in secrets]
         if not all(text.startswith(self._full_root) for text in whole):

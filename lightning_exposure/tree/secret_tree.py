@@ -24,8 +24,8 @@ from lightning_exposure.adapters.protocol import StepModel, device_of, evaluatin
 from lightning_exposure.adapters.states import State
 from lightning_exposure.adapters.trial import try_on
 from lightning_exposure.errors import ArgumentError, ModelError
+from lightning_exposure.tokenization.protocol import Tokenizer
 from lightning_exposure.tokenization.spelling import Spelling
-from lightning_exposure.tokenization.tokenizers import Tokenizer
 from lightning_exposure.tree._state_size import bytes_of_row
 from lightning_exposure.tree.path_reader import PathReader
 from lightning_exposure.tree.prices import price_children
@@ -316,8 +316,8 @@ class SecretTree:
         bound: float,
     ) -> Children:
         parents, tokens, targets, total = price_children(self.automaton, logits, places, costs, bound)
-        leaf = self.automaton.accepting[targets]
-        is_open = self.automaton.open[targets]
+        leaf = self.automaton.accepting(targets)
+        is_open = self.automaton.open(targets)
         children = Children(self.model, state, parents, tokens, targets, total, leaf, is_open, costs, paths)
         return children if self.spelling.exact else self._canonical_only(children)
 

@@ -115,9 +115,9 @@ def automaton_paths(spelling: Spelling) -> Iterator[list[int]]:
         place, path = stack.pop()
         tokens, targets = automaton.children(place)
         for token, target in zip(tokens.tolist(), targets.tolist(), strict=True):
-            if automaton.accepting[target]:
+            if automaton.accepting(target):
                 yield [*path, token]
-            if automaton.open[target]:
+            if automaton.open(target):
                 stack.append((target, [*path, token]))
 
 

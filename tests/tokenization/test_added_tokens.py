@@ -260,7 +260,7 @@ def test_an_automaton_of_given_paths_has_exactly_those() -> None:
     assert automaton.paths == 5
     assert (automaton.depth, automaton.shortest, automaton.interruptions) == (3, 1, 1)
     places = automaton.walk(as_rows([*paths, [3], [4, 1]]))
-    assert automaton.accepting[places[:5]].all()
-    assert not automaton.accepting[places[5]]
+    assert automaton.accepting(places[:5]).all()
+    assert not automaton.accepting(int(places[5]))
     assert places[6] == -1
     assert automaton.walk(as_rows([[3, 1]]))[0] == automaton.walk(as_rows([[5, 1]]))[0]  # equal places are one

@@ -11,16 +11,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lightning_exposure import SecretFormat, SecretTree
 from lightning_exposure.errors import TokenizerError
-from lightning_exposure.tokenization._spelling_rules import lexicons
-from lightning_exposure.tokenization._vocabulary import Vocabulary
-from lightning_exposure.tokenization.canonical.bpe import MergeCanon, MergeTable
+from lightning_exposure.secrets.formats.graph import walk
+from lightning_exposure.tokenization._spelling_rules import spelling_rules
+from lightning_exposure.tokenization._vocabulary import FittingTokens, Vocabulary
+from lightning_exposure.tokenization.canonical.bpe import MergeRule, MergeTable
+from lightning_exposure.tokenization.graphs import pretoken_cuts
 from lightning_exposure.tokenization.graphs import tokens as automata
 from lightning_exposure.tokenization.graphs.bytes import ByteTexts
 from lightning_exposure.tokenization.graphs.characters import Texts
+from lightning_exposure.tokenization.graphs.pretoken_cuts import CUT, MAYBE_CUT, NO_CUT, PretokenCuts
 from lightning_exposure.tokenization.graphs.tokens import TokenAutomaton
-from lightning_exposure.tokenization.huggingface import pretokens as joint_module
-from lightning_exposure.tokenization.huggingface.pieces import byte_alphabet
-from lightning_exposure.tokenization.huggingface.pretokens import APART, EITHER, INSIDE, find_joints, interchangeable
+from lightning_exposure.tokenization.huggingface._alike_characters import alike_characters
+from lightning_exposure.tokenization.huggingface._pieces import byte_alphabet
+from lightning_exposure.tokenization.huggingface._spelling_rules import cuts_of
 from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer
 from lightning_exposure.tokenization.paths import as_rows, tokens_of
 from lightning_exposure.tokenization.spelling import Spelling
@@ -44,7 +47,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 def all_spellings(spelling: Spelling) -> TokenAutomaton:
     """The automaton that leaves nothing out."""
-    return TokenAutomaton(spelling._bytes, spelling._start, spelling._vocabulary)
+    return TokenAutomaton(spelling._fitting, spelling._start)
 
 
 def assert_holds_every_secret_once(spelling: Spelling, format: SecretFormat, tokenizer: Tokenizer) -> None:
@@ -100,8 +103,8 @@ class TestNothingIsLeftOut:
                 continue
             assert_holds_every_secret_once(spelling, format, tokenizer)
             # What is known of canonical paths was used: a way of spelling in which one is lost is not taken.
-            best = next(lexicons(spelling.tokenizer, Texts.of(format, spelling._ahead), spelling._fixed, 0))
-            assert (spelling._lexicon.file is None) == (best.file is None), seed
+            best = next(spelling_rules(spelling.tokenizer, Texts.of(format, spelling._ahead), spelling._fixed, 0))
+            assert (spelling._rules.canonical is None) == (best.canonical is None), seed
             tried += 1
         assert tried >= 10
 
@@ -190,14 +193,14 @@ class TestMerges:
         table = MergeTable(HuggingFaceTokenizer(tokenizer).file.config["model"])  # type: ignore[union-attr]
         numbers = {token: text.encode() for text, token in tokenizer.get_vocab().items() if text.isdecimal()}
         pieces = [numbers.get(token) for token in range(tokenizer.get_vocab_size())]
-        texts = ByteTexts(Texts.of(SecretFormat("######")), None)
-        for joints in texts.joints:
-            joints.update(dict.fromkeys(joints, INSIDE))
-        canon = MergeCanon(texts, Vocabulary(pieces, b"0123456789"), table)
+        characters = Texts.of(SecretFormat("######"))
+        nowhere = [dict.fromkeys(characters.edges(state), NO_CUT) for state in range(len(characters))]
+        texts = ByteTexts(characters, nowhere)
+        rule = MergeRule(FittingTokens(texts, Vocabulary(pieces, b"0123456789")), table)
         for first, second in product(numbers, numbers):
-            state = texts.after(numbers[first], 0)
+            state = walk(texts, numbers[first])
             assert state is not None
-            may_follow = second in canon.children(state, first)[0]
+            may_follow = second in rule.children(state, first)[0]
             spelt = [token.id for token in tokenizer.model.tokenize((numbers[first] + numbers[second]).decode())]
             if len(numbers[first] + numbers[second]) <= 6:
                 assert may_follow == (spelt == [first, second])
@@ -218,7 +221,7 @@ class TestMerges:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         format = SecretFormat("n {x}", x=["zabc", "abc"])
         spelling = Spelling(format, tokenizer)
-        assert spelling._canons
+        assert spelling._canonical
         assert_holds_every_secret_once(spelling, format, tokenizer)
         assert [vocabulary["za"], vocabulary["bc"]] in [path[-2:] for path in automaton_paths(spelling)]
 
@@ -229,7 +232,7 @@ class TestMerges:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         format = SecretFormat("n-{x}", x=["1", "12", "21", "212"])
         spelling = Spelling(format, tokenizer)
-        assert spelling._canons
+        assert spelling._canonical
         assert_holds_every_secret_once(spelling, format, tokenizer)
         assert [4] in list(automaton_paths(spelling))
 
@@ -238,9 +241,9 @@ class TestMerges:
         assert MergeTable(model).spines(2) is not None
 
 
-class TestJoints:
+class TestPretokenCuts:
     @staticmethod
-    def of(pattern: str, pre_tokenizer: Any, **words: list[str]) -> tuple[Texts, list[dict[str, int]] | None]:
+    def of(pattern: str, pre_tokenizer: Any, **words: list[str]) -> tuple[Texts, PretokenCuts | None]:
         tokenizer = KINDS["byte-level BPE"]()
         tokenizer = Tokenizer.from_str(tokenizer.to_str())
         tokenizer.pre_tokenizer = pre_tokenizer
@@ -248,16 +251,16 @@ class TestJoints:
         assert file is not None
         format = SecretFormat(pattern, **words)
         texts = Texts.of(format)
-        return texts, find_joints(texts, len(format.prompt), file)
+        return texts, cuts_of(file, texts, len(format.prompt))
 
     def kinds(self, pattern: str, text: str, pre_tokenizer: Any, **words: list[str]) -> list[int]:
-        """How each character of a text stands to the one before it."""
-        texts, joints = self.of(pattern, pre_tokenizer, **words)
-        assert joints is not None
-        return [joints[texts.after(text[:i])][text[i]] for i in range(1, len(text))]  # type: ignore[index]
+        """Whether a text is cut before each of its characters."""
+        texts, cuts = self.of(pattern, pre_tokenizer, **words)
+        assert cuts is not None
+        return [cuts[walk(texts, text[:i])][text[i]] for i in range(1, len(text))]  # type: ignore[index]
 
     def test_gpt_2_keeps_spaces_with_what_follows_and_numbers_together(self) -> None:
-        expected = [APART, INSIDE, INSIDE, INSIDE, APART, APART, INSIDE]
+        expected = [CUT, NO_CUT, NO_CUT, NO_CUT, CUT, CUT, NO_CUT]
         assert self.kinds("a ###-##", "a 123-45", pre_tokenizers.ByteLevel(add_prefix_space=False)) == expected
 
     def test_llama_3_cuts_digits_into_groups_of_three(self) -> None:
@@ -266,26 +269,26 @@ class TestJoints:
         cut = pre_tokenizers.Sequence(
             [pre_tokenizers.Split(Regex(LLAMA_3), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
         )
-        assert self.kinds("n #####", "n 12345", cut) == [APART, APART, INSIDE, INSIDE, APART, INSIDE]
+        assert self.kinds("n #####", "n 12345", cut) == [CUT, CUT, NO_CUT, NO_CUT, CUT, NO_CUT]
 
     def test_what_depends_on_the_rest_of_the_text_is_left_open(self) -> None:
         # Three spaces are cut before the last one, if something follows.
         cut = pre_tokenizers.ByteLevel(add_prefix_space=False)
         kinds = self.kinds("a {gap}{end}", "a    1", cut, gap=["   "], end=["1", "\n"])
-        assert EITHER in kinds
+        assert MAYBE_CUT in kinds
 
     def test_digits_are_alike_unless_a_pattern_names_one(self) -> None:
-        def alike(pattern: str, **options: Any) -> set[str]:
+        def alike(pattern: str, characters: str = "") -> set[str]:
             part = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-            return set(interchangeable({"pre_tokenizer": part}, **options).values())
+            return set(alike_characters({"pre_tokenizer": part}, set(characters)).values())
 
         assert alike(LLAMA_3) == {"0", "a", "A"}
-        assert alike(LLAMA_3, has_apostrophes=True) == {"0"}
+        assert alike(LLAMA_3, "it's") == {"0"}
         assert alike(r"\p{N}{1,3}(?=(?:\p{N}{3})*$)") == {"0", "a", "A"}
         assert alike(r"19\d\d") == {"a", "A"}
         assert alike(r"(\w)\1") == {"a", "A"}
         assert alike("[a-f]+") == {"0", "A"}
-        assert interchangeable({"pre_tokenizer": {"type": "SomethingNew"}}) == {}
+        assert alike_characters({"pre_tokenizer": {"type": "SomethingNew"}}, set()) == {}
 
     def test_tokens_that_are_cut_out_by_their_content_leave_everything_open(self) -> None:
         tokenizer = Tokenizer.from_str(KINDS["byte-level BPE"]().to_str())
@@ -293,7 +296,7 @@ class TestJoints:
         format = SecretFormat("pin ###")
         file = HuggingFaceTokenizer(tokenizer).file
         assert file is not None
-        assert find_joints(Texts.of(format), 4, file) is None
+        assert cuts_of(file, Texts.of(format), 4) is None
         assert_holds_every_secret_once(Spelling(format, tokenizer), format, tokenizer)
 
     def test_so_do_shapes_that_look_like_such_a_token(self) -> None:
@@ -302,14 +305,14 @@ class TestJoints:
         format = SecretFormat("pin {x}", x=["b1", "a2"])  # no "a1", but letters and digits are alike
         file = HuggingFaceTokenizer(tokenizer).file
         assert file is not None
-        assert find_joints(Texts.of(format), 4, file) is None
+        assert cuts_of(file, Texts.of(format), 4) is None
         assert_holds_every_secret_once(Spelling(format, tokenizer), format, tokenizer)
 
     def test_too_many_shapes_are_not_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(joint_module, "LARGEST_NUMBER_OF_SHAPES", 2)
+        monkeypatch.setattr(pretoken_cuts, "LARGEST_NUMBER_OF_SHAPES", 2)
         tokenizer, format = KINDS["byte-level BPE"](), SecretFormat("pin {n}#", n=["1", "a1", "b-1", "C 1"])
         spelling = Spelling(format, tokenizer)
-        assert spelling._lexicon.joints is None
+        assert spelling._rules.cuts is None
         assert_holds_every_secret_once(spelling, format, tokenizer)
 
 
@@ -341,12 +344,12 @@ def test_characters_without_a_token_of_their_own_in_a_unigram_model() -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     format = SecretFormat("n {x}", x=["1é", "12", "é", "21é12"])
     spelling = Spelling(format, tokenizer)
-    assert spelling._lexicon.file is not None
-    assert not spelling._canons
+    assert spelling._rules.canonical is not None
+    assert not spelling._canonical
     assert_holds_every_secret_once(spelling, format, tokenizer)
 
 
-def test_the_memory_of_a_path_is_forgotten_where_nothing_goes_on() -> None:
+def test_the_past_of_a_path_is_forgotten_where_nothing_goes_on() -> None:
     """However the three digits are spelt, what follows the dash is the same: 1 place there, not one for each token."""
     spelling = Spelling(SecretFormat("n ###-#"), KINDS["byte-level BPE"]())
     tokens, targets = spelling.automaton.children(spelling.automaton.start)

@@ -24,7 +24,7 @@ from lightning_exposure.adapters.stateless import StatelessAdapter
 from lightning_exposure.adapters.states import State
 from lightning_exposure.errors import ArgumentError, ExposureError, ModelError
 from lightning_exposure.secrets import SecretFormat
-from lightning_exposure.tokenization.tokenizers import Tokenizer
+from lightning_exposure.tokenization.protocol import Tokenizer
 
 _TROUBLE = (
     ExposureError, ImportError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError,

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from lightning_exposure._checks import OutOfRangeError, refusal
 from lightning_exposure.secrets.formats._reading import Reader, State
+from lightning_exposure.secrets.formats.graph import walk
 
 
 class Acceptor:
@@ -45,13 +46,7 @@ class Acceptor:
 
     def walk(self, text: str, state: int = 0) -> int | None:
         """Return the state after reading `text` from `state`, or None if a character does not fit."""
-        self._checked(state)
-        for character in text:
-            following = self._edges[state].get(character)
-            if following is None:
-                return None
-            state = following
-        return state
+        return walk(self, text, self._checked(state))
 
     def __len__(self) -> int:
         """Return the number of states."""

@@ -18,6 +18,7 @@ from lightning_exposure.secrets.formats._pattern import RESERVED_NAMES, Slot, ch
 from lightning_exposure.secrets.formats._reading import Reader
 from lightning_exposure.secrets.formats.acceptor import Acceptor, build_acceptor
 from lightning_exposure.secrets.formats.drawing import Seed, distinct_integers, generator_from
+from lightning_exposure.secrets.formats.graph import accepts
 
 _SHOWN_WORDS = 6
 
@@ -215,8 +216,7 @@ class SecretFormat(metaclass=_WithNamedFormats):
 
     def fits(self, text: str) -> bool:
         """Whether a text is a secret of this format."""
-        state = self.acceptor().walk(text) if isinstance(text, str) else None
-        return state is not None and self.acceptor().accepting(state)
+        return isinstance(text, str) and accepts(self.acceptor(), text)
 
     def fillings(self, text: str) -> tuple[str, ...]:
         """Return the strings in the blanks of a secret, the check digit included.

@@ -9,7 +9,7 @@ end them (of equal ones the leftmost is done first).
 
 And if a path is not canonical, then two neighbours in it are not: the first merge over any boundary happens while all
 others were within tokens, so it would happen as well in the text of the two tokens beside that boundary alone. So with
-the last token as its memory this canon leaves exactly the canonical paths.
+the last token as its past this rule leaves exactly the canonical paths.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.tokenization._vocabulary import Vocabulary
-from lightning_exposure.tokenization.canonical.protocol import FRESH, Edges, Integers
-from lightning_exposure.tokenization.graphs.bytes import ByteTexts
+from lightning_exposure.tokenization._vocabulary import FittingTokens
+from lightning_exposure.tokenization.canonical.protocol import FRESH, Integers
 
 _NEVER = 2**31
 _ENDS_PRETOKEN = -2
-"""The memory after a token that no merges lead to: it is a whole pre-token, and nothing goes on inside."""
+"""The past after a token that no merges lead to: it is a whole pre-token, and nothing goes on inside."""
 
 
 class Symbol(NamedTuple):
@@ -116,19 +115,18 @@ class MergeTable:
         return Spines(left, right)
 
 
-class MergeCanon:
+class MergeRule:
     """The paths that a BPE model's merges lead to.
 
     Args:
-        texts: The texts.
-        vocabulary: The tokens that fit in them.
+        fitting: The tokens that fit in the texts.
         table: The merges.
     """
 
-    def __init__(self, texts: ByteTexts, vocabulary: Vocabulary, table: MergeTable) -> None:
-        self._edges = Edges(texts, vocabulary)
+    def __init__(self, fitting: FittingTokens, table: MergeTable) -> None:
+        self._fitting = fitting
         self._table = table
-        tokens = list(vocabulary.texts)
+        tokens = list(fitting.vocabulary.texts)
         built = [table.spines(token) for token in tokens]
         self._rows = np.full(max(tokens, default=0) + 1, -1, dtype=np.int64)
         self._rows[tokens] = np.arange(len(tokens))
@@ -143,19 +141,19 @@ class MergeCanon:
         largest = max(table.vocabulary.values(), default=0) + 1
         self._ranks = np.full(largest + 1, _NEVER, dtype=np.int64)  # the last one is for the filling, at -1
 
-    def children(self, state: int, memory: int, /) -> tuple[Integers, Integers, Integers]:
-        """The tokens that may follow a token (the memory)."""
-        edges = self._edges[state]
+    def children(self, state: int, past: int, /) -> tuple[Integers, Integers, Integers]:
+        """The tokens that may follow a token (the past)."""
+        edges = self._fitting[state]
         rows = self._rows[edges.tokens]
         built = self._is_built[rows]
         # A token that no merges lead to can only be a whole pre-token, if the model looks for those first.
         kept = built | (~edges.inside & self._table.whole_words_first)
-        if memory == _ENDS_PRETOKEN:
+        if past == _ENDS_PRETOKEN:
             kept &= ~edges.inside
-        elif memory != FRESH:
-            kept &= ~(edges.inside & self._merged_over(state, memory, rows))
-        memories = np.where(built, edges.tokens, _ENDS_PRETOKEN)
-        return edges.tokens[kept], edges.targets[kept], memories[kept]
+        elif past != FRESH:
+            kept &= ~(edges.inside & self._merged_over(state, past, rows))
+        pasts = np.where(built, edges.tokens, _ENDS_PRETOKEN)
+        return edges.tokens[kept], edges.targets[kept], pasts[kept]
 
     def _merged_over(self, state: int, last: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """For each token that fits at a state, whether a merge reaches over the boundary between the last and it."""

@@ -5,7 +5,7 @@ text of the path and reaches beyond its end, how much better or worse the best w
 a token is a node of the trie, the text that it has in common with the end of the path. When the path goes on by a
 token, its competitors go on as well, over the same text, and the path is given up if one of them is better there.
 
-How good a competitor is, is a real number, so that there are endlessly many memories: two halves of a long number may
+How good a competitor is, is a real number, so that there are endlessly many pasts: two halves of a long number may
 be cut in two ways each, and only the sum of all decides. To keep their number finite, competitors can be made a little
 worse than they are, down to the next multiple of a grid. Fewer paths are then given up, and never a canonical one.
 """
@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.tokenization._vocabulary import Vocabulary
-from lightning_exposure.tokenization.canonical.protocol import FRESH, Edges, Integers
-from lightning_exposure.tokenization.graphs.bytes import ByteTexts
+from lightning_exposure.tokenization._vocabulary import FittingTokens, Vocabulary
+from lightning_exposure.tokenization.canonical.protocol import FRESH, Integers
 
 Floats = NDArray[np.float64]
-Memory = tuple[tuple[int, float], ...]
+Competitors = tuple[tuple[int, float], ...]
 """The competitors: the number of a node, and how much better the best way to it is than the path."""
 
 _EQUAL = 1e-6
@@ -37,30 +36,29 @@ def scores_of(model: Mapping[str, Any]) -> list[float]:
     return [float(score) for _, score in model["vocab"]]
 
 
-class SegmentationCanon:
+class SegmentationRule:
     """The paths that a Unigram model holds best.
 
     Args:
-        texts: The texts.
-        vocabulary: The tokens that fit in them.
+        fitting: The tokens that fit in the texts.
         scores: The score of each token.
         grid: Competitors are made worse, down to a multiple of this.
     """
 
-    def __init__(self, texts: ByteTexts, vocabulary: Vocabulary, scores: Sequence[float], grid: float = 1e-7) -> None:
-        self._edges = Edges(texts, vocabulary)
-        self._words = _Words(vocabulary, scores)
+    def __init__(self, fitting: FittingTokens, scores: Sequence[float], grid: float = 1e-7) -> None:
+        self._fitting = fitting
+        self._words = _Words(fitting.vocabulary, scores)
         self._grid = grid
         self._tables: dict[int, _Table] = {}
-        self._memories: list[Memory] = []
-        self._numbers: dict[Memory, int] = {}
+        self._pasts: list[Competitors] = []
+        self._numbers: dict[Competitors, int] = {}
 
-    def children(self, state: int, memory: int, /) -> tuple[Integers, Integers, Integers]:
-        """The tokens that may follow, given the competitors (the memory)."""
+    def children(self, state: int, past: int, /) -> tuple[Integers, Integers, Integers]:
+        """The tokens that may follow, given the competitors (the past)."""
         if state not in self._tables:
-            self._tables[state] = _Table(self._edges, state, self._words)
+            self._tables[state] = _Table(self._fitting, state, self._words)
         table = self._tables[state]
-        before = self._memories[memory] if memory != FRESH else ()
+        before = self._pasts[past] if past != FRESH else ()
         # The best way to the end of each token, and to each token that may begin within it.
         ends, starts = table.ends.copy(), table.starts.copy()
         for node, lead in before:
@@ -68,11 +66,11 @@ class SegmentationCanon:
             np.maximum(ends, lead + rival_ends, out=ends, where=table.inside)
             np.maximum(starts, lead + rival_starts, out=starts, where=table.inside[table.start_rows])
         kept = np.flatnonzero(table.scores > ends - _EQUAL)
-        memories = self._memories_after(table, before, kept, starts - table.scores[table.start_rows])
+        pasts = self._pasts_after(table, before, kept, starts - table.scores[table.start_rows])
         order = np.argsort(table.tokens[kept])
-        return table.tokens[kept][order], table.targets[kept][order], memories[order]
+        return table.tokens[kept][order], table.targets[kept][order], pasts[order]
 
-    def _memories_after(self, table: _Table, before: Memory, kept: Integers, leads: Floats) -> Integers:
+    def _pasts_after(self, table: _Table, before: Competitors, kept: Integers, leads: Floats) -> Integers:
         """The competitors of the paths that go on by the tokens that were kept."""
         rivals: list[list[tuple[int, float]]] = [[] for _ in range(len(table.tokens))]
         # One that is no better than a new beginning at the end of the path, whatever follows, is none any more.
@@ -83,18 +81,18 @@ class SegmentationCanon:
                 beyond = lead - float(table.scores[row])
                 if table.inside[row] and beyond + self._words.gain(longer) > -_EQUAL:
                     rivals[row].append((longer, beyond))
-        needed = ~self._edges.forgets[table.targets[kept]]
-        memories = np.full(len(kept), FRESH, dtype=np.int64)
-        memories[needed] = [self._number(rivals[row]) for row in kept[needed].tolist()]
-        return memories
+        needed = ~self._fitting.forgets[table.targets[kept]]
+        pasts = np.full(len(kept), FRESH, dtype=np.int64)
+        pasts[needed] = [self._number(rivals[row]) for row in kept[needed].tolist()]
+        return pasts
 
     def _number(self, rivals: list[tuple[int, float]]) -> int:
         if not rivals:
             return FRESH
         key = tuple(sorted((node, math.floor(lead / self._grid) * self._grid) for node, lead in rivals))
-        number = self._numbers.setdefault(key, len(self._memories))
-        if number == len(self._memories):
-            self._memories.append(key)
+        number = self._numbers.setdefault(key, len(self._pasts))
+        if number == len(self._pasts):
+            self._pasts.append(key)
         return number
 
 
@@ -142,10 +140,10 @@ class _Words:
 class _Table:
     """The tokens that fit at a state of the texts, in the order of their texts, and what begins within them."""
 
-    def __init__(self, edges: Edges, state: int, words: _Words) -> None:
+    def __init__(self, fitting: FittingTokens, state: int, words: _Words) -> None:
         self._words = words
-        found = edges[state]
-        self._texts, order = edges.texts_of(found)
+        found = fitting[state]
+        self._texts, order = fitting.in_alphabetical_order(state)
         self.tokens, self.targets, self.inside = found.tokens[order], found.targets[order], found.inside[order]
         self.scores: Floats = np.array([words.scores[text] for text in self._texts], dtype=np.float64)
         self.ends: Floats = np.array([words.best(text) for text in self._texts], dtype=np.float64)

@@ -9,43 +9,41 @@ from __future__ import annotations
 
 import numpy as np
 
-from lightning_exposure.tokenization._vocabulary import Trie, Vocabulary
+from lightning_exposure.tokenization._vocabulary import FittingTokens, Trie
 from lightning_exposure.tokenization.canonical.protocol import FRESH, Integers
-from lightning_exposure.tokenization.graphs.bytes import ByteTexts
-from lightning_exposure.tokenization.huggingface.pretokens import APART
+from lightning_exposure.tokenization.graphs.pretoken_cuts import CUT
 
 
-class LongestMatchCanon:
+class LongestMatchRule:
     """The paths of longest matches.
 
     Args:
-        texts: The texts, with marks at the beginnings of words.
-        vocabulary: The tokens that fit in them.
+        fitting: The tokens that fit in the texts, which have marks at the beginnings of words.
     """
 
-    def __init__(self, texts: ByteTexts, vocabulary: Vocabulary) -> None:
-        self._texts = texts
-        self._trie = vocabulary.trie
+    def __init__(self, fitting: FittingTokens) -> None:
+        self._texts = fitting.texts
+        self._trie = fitting.vocabulary.trie
         self._longer: list[list[Trie]] = []
         self._numbers: dict[tuple[int, ...], int] = {}
 
-    def children(self, state: int, memory: int, /) -> tuple[Integers, Integers, Integers]:
-        """The tokens that may follow, given the longer tokens that were possible (the memory)."""
+    def children(self, state: int, past: int, /) -> tuple[Integers, Integers, Integers]:
+        """The tokens that may follow, given the longer tokens that were possible (the past)."""
         texts = self._texts
         found: list[tuple[int, int, int]] = []
-        before = self._longer[memory] if memory != FRESH else []  # no longer token has the mark of a new word in it
-        stack = [(state, byte, self._trie, before) for byte in texts.edges[state] if byte in self._trie.below]
+        before = self._longer[past] if past != FRESH else []  # no longer token has the mark of a new word in it
+        stack = [(state, byte, self._trie, before) for byte in texts.edges(state) if byte in self._trie.below]
         while stack:
             at, byte, own, longer = stack.pop()
-            at, own = texts.edges[at][byte], own.below[byte]
+            at, own = texts.edges(at)[byte], own.below[byte]
             longer = [node.below[byte] for node in longer if byte in node.below]
             if any(node.tokens for node in longer):
                 continue  # an earlier token would have been longer
             if own.tokens:
-                memory_after = self._remember([*longer, own])
-                found.extend((token, at, memory_after) for token in own.tokens)
-            for following, joint in texts.joints[at].items():
-                if joint != APART and following in own.below:
+                past_after = self._remember([*longer, own])
+                found.extend((token, at, past_after) for token in own.tokens)
+            for following, cut in texts.cuts(at).items():
+                if cut != CUT and following in own.below:
                     stack.append((at, following, own, longer))
         columns = np.array(sorted(found), dtype=np.int64).reshape(-1, 3)
         return columns[:, 0], columns[:, 1], columns[:, 2]

@@ -7,10 +7,23 @@ a chat template, in front.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from lightning_exposure.secrets.formats.graph import count_paths
 
 if TYPE_CHECKING:
     from lightning_exposure.secrets import SecretFormat
+
+
+class Stretch(NamedTuple):
+    """A part of some texts."""
+
+    start: int
+    """The state before it."""
+    text: str
+    """Its characters."""
+    end: int
+    """The state behind it."""
 
 
 class Texts:
@@ -29,18 +42,19 @@ class Texts:
 
     Example:
         >>> from lightning_exposure import SecretFormat
+        >>> from lightning_exposure.secrets.formats.graph import accepts
         >>> texts = Texts.of(SecretFormat("pin ##"), before="> ")
         >>> texts.count(), texts.narrowed("pin 4").count()
         (100, 10)
-        >>> texts.accepting[texts.after("> pin 42")]
+        >>> accepts(texts, "> pin 42")
         True
     """
 
     def __init__(
         self, edges: Sequence[Mapping[str, int]], accepting: Sequence[bool], start: int, before: str = ""
     ) -> None:
-        self.edges = list(edges)
-        self.accepting = list(accepting)
+        self._edges = list(edges)
+        self._accepting = list(accepting)
         self.start = start
         self.before = before
         self.readings: dict[tuple[int, str], str] = {}
@@ -60,30 +74,20 @@ class Texts:
 
     def __len__(self) -> int:
         """How many states there are."""
-        return len(self.edges)
+        return len(self._edges)
 
-    def after(self, text: str, state: int | None = None) -> int | None:
-        """The state after reading a text from a state, or from the start; None if it does not fit."""
-        at: int | None = self.start if state is None else state
-        for character in text:
-            at = None if at is None else self.edges[at].get(character)
-        return at
+    def edges(self, state: int, /) -> Mapping[str, int]:
+        """The characters that may follow at a state, and the state after each."""
+        return self._edges[state]
+
+    def accepting(self, state: int, /) -> bool:
+        """Whether a text may end at a state."""
+        return self._accepting[state]
 
     @property
     def plain(self) -> Texts:
         """The texts alone, without edges for tokens that are cut out of them."""
         return self
-
-    def characters(self, start: int) -> set[str]:
-        """The characters that occur behind a state."""
-        found: set[str] = set()
-        seen, stack = {start}, [start]
-        while stack:
-            edges = self.edges[stack.pop()]
-            found.update(edges)
-            stack.extend(set(edges.values()) - seen)
-            seen.update(edges.values())
-        return found
 
     def narrowed(self, known: str) -> Texts:
         """Only those whose secret begins with a known text, which some of them must.
@@ -91,25 +95,41 @@ class Texts:
         No path comes back to a state that it has passed, so that taking away the other ways out of the states on the
         known way takes away exactly the other texts.
         """
-        narrow = Texts(self.edges, self.accepting, self.start, self.before)
+        narrow = Texts(self._edges, self._accepting, self.start, self.before)
         state = self.start
         for character in self.before + known:
-            narrow.edges[state] = {character: self.edges[state][character]}
-            narrow.accepting[state] = False
-            state = self.edges[state][character]
+            narrow._edges[state] = {character: self._edges[state][character]}
+            narrow._accepting[state] = False
+            state = self._edges[state][character]
         return narrow
 
     def count(self) -> int:
         """How many texts there are."""
-        if self.plain is not self:
-            return self.plain.count()
-        total = 0
-        ways = {self.start: 1}  # how many beginnings of one length lead to each state
-        while ways:
-            total += sum(count for state, count in ways.items() if self.accepting[state])
-            longer: dict[int, int] = {}
-            for state, count in ways.items():
-                for after in self.edges[state].values():
-                    longer[after] = longer.get(after, 0) + count
-            ways = longer
-        return total
+        return count_paths(self.plain)
+
+    def cut_out_over(self, position: int, fixed: Sequence[int], /) -> bool:
+        """Whether a token that is cut out of the texts may reach over a position of their fixed part.
+
+        Args:
+            position: How many characters stand before it.
+            fixed: The states of the fixed part, the last one included.
+        """
+        return False
+
+
+def fixed_part(texts: Texts, length: int) -> tuple[str, list[int]]:
+    """The first so many characters, which all texts begin with, and the states on the way, the last one included."""
+    states, beginning = [texts.start], ""
+    while len(beginning) < length:
+        ((character, state),) = texts.edges(states[-1]).items()
+        states.append(state)
+        beginning += character
+    return beginning, states
+
+
+def behind_spaces(texts: Texts, state: int) -> list[tuple[str, int]]:
+    """A state, and those that only spaces lead to from it, with the spaces."""
+    found = [("", state)]
+    for spaces, place in found:  # grows while it is walked
+        found.extend((spaces + c, target) for c, target in texts.edges(place).items() if c.isspace())
+    return found

@@ -14,17 +14,18 @@ them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.tokenization._vocabulary import Vocabulary
-from lightning_exposure.tokenization.canonical.protocol import FRESH, AnySpelling, Canon, forgetting
-from lightning_exposure.tokenization.graphs.bytes import ByteTexts
+from lightning_exposure.secrets.formats.graph import PathsAhead, paths_ahead, reachable
+from lightning_exposure.tokenization._vocabulary import FittingTokens
+from lightning_exposure.tokenization.canonical.protocol import FRESH, AnySpelling, CanonicalRule, Integers
 
-Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
 Row = tuple[Integers, Integers]
 """The tokens that may follow at a place, in increasing order, and where each leads."""
 
@@ -36,17 +37,16 @@ class TokenAutomaton:
     """Places, which are numbered, and the tokens that lead from one to the next.
 
     Args:
-        texts: The texts of the format.
-        start: The state of them where the tree begins.
-        vocabulary: The tokens.
-        canon: Which tokens may follow; None: all that fit, which are always found at once.
-        memory: What the canon remembers at the start.
+        fitting: The tokens that fit in the texts of the format.
+        start: The state of the texts where the tree begins.
+        rule: Which tokens may follow; None: all that fit, which are always found at once.
+        past: What the rule remembers at the start.
         most_edges: The largest number of edges that are found at once; None: `LARGEST_NUMBER_OF_EDGES`.
 
     Attributes:
         start: The place where the tree begins.
         paths: How many paths lead to a complete secret; None if not all places were found.
-        edges: How many edges were found at once, before equal places were made one.
+        number_of_edges: How many edges were found at once, before equal places were made one.
         depth: The largest number of tokens from the start to a complete secret, or a little more.
         shortest: The smallest number of tokens from the start to a complete secret, or a little less.
         interruptions: The largest number of places on one path where a secret is complete and others go on.
@@ -54,30 +54,29 @@ class TokenAutomaton:
 
     def __init__(
         self,
-        texts: ByteTexts,
+        fitting: FittingTokens,
         start: int,
-        vocabulary: Vocabulary,
-        canon: Canon | None = None,
-        memory: int = FRESH,
+        rule: CanonicalRule | None = None,
+        past: int = FRESH,
         *,
         most_edges: int | None = None,
     ) -> None:
-        self._texts = texts
-        self._canon = AnySpelling(texts, vocabulary) if canon is None else canon
+        self._texts = fitting.texts
+        self._rule = AnySpelling(fitting) if rule is None else rule
         # Where nothing goes on inside a pre-token, nothing has to be remembered.
-        self._forgets = forgetting(texts)
-        self._keys = [(start, FRESH if self._forgets[start] else memory)]
+        self._forgets = fitting.forgets
+        self._keys = [(start, FRESH if self._forgets[start] else past)]
         self._numbers = {self._keys[0]: 0}
         self._rows: list[Row | None] = [None]
         self._accepting = self._open = np.zeros(0, dtype=bool)
         self.start = 0
         self.paths: int | None = None
-        self.edges = self.depth = self.shortest = self.interruptions = 0
+        self.number_of_edges = self.depth = self.shortest = self.interruptions = 0
         limit = LARGEST_NUMBER_OF_EDGES if most_edges is None else most_edges
-        if self._find_all(math.inf if canon is None else limit):
+        if self._find_all(math.inf if rule is None else limit):
             self._compact()
         else:
-            self._estimate_lengths(max(map(len, vocabulary.texts.values())))
+            self._estimate_lengths(max(map(len, fitting.vocabulary.texts.values())))
 
     @classmethod
     def of_paths(cls, paths: Sequence[Sequence[int]]) -> TokenAutomaton:
@@ -94,25 +93,36 @@ class TokenAutomaton:
             before = path
         _finish(kept, stack, before, 0)
         start = kept.add(*stack[0].row())
-        made.start, made.edges = 0, sum(len(tokens) for tokens, _ in kept.rows)
+        made.start, made.number_of_edges = 0, sum(len(tokens) for tokens, _ in kept.rows)
         made._take(kept, start)
         return made
 
     def __len__(self) -> int:
-        """The number of places found so far; 0 if no secret can be spelt at all."""
+        """The number of places found so far."""
         return len(self._rows)
 
-    @property
-    def accepting(self) -> NDArray[np.bool_]:
-        """For each place, whether a secret is complete there."""
-        self._look_at_new_places()
-        return self._accepting
+    def edges(self, place: int, /) -> Mapping[int, int]:
+        """The tokens that may follow at a place, and the place after each; `children` has the same as arrays."""
+        tokens, targets = self.children(place)
+        return dict(zip(tokens.tolist(), targets.tolist(), strict=True))
 
-    @property
-    def open(self) -> NDArray[np.bool_]:
-        """For each place, whether tokens may follow."""
+    @overload
+    def accepting(self, place: int, /) -> bool: ...
+    @overload
+    def accepting(self, place: Integers, /) -> Booleans: ...
+    def accepting(self, place: int | Integers, /) -> bool | Booleans:
+        """Whether a secret is complete at a place, or at each of some places."""
         self._look_at_new_places()
-        return self._open
+        return self._accepting[place] if isinstance(place, np.ndarray) else bool(self._accepting[place])
+
+    @overload
+    def open(self, place: int, /) -> bool: ...
+    @overload
+    def open(self, place: Integers, /) -> Booleans: ...
+    def open(self, place: int | Integers, /) -> bool | Booleans:
+        """Whether tokens may follow at a place, or at each of some places."""
+        self._look_at_new_places()
+        return self._open[place] if isinstance(place, np.ndarray) else bool(self._open[place])
 
     def children(self, place: int) -> Row:
         """The tokens that may follow at a place, in increasing order, and where each leads."""
@@ -133,7 +143,7 @@ class TokenAutomaton:
         Args:
             paths: One row each, shorter paths filled up with -1.
         """
-        places = np.full(len(paths), self.start if len(self) else -1, dtype=np.int64)
+        places = np.full(len(paths), self.start, dtype=np.int64)
         for column in paths.T:
             moving = np.flatnonzero((column >= 0) & (places >= 0))
             if not len(moving):
@@ -148,11 +158,11 @@ class TokenAutomaton:
         return places
 
     def _find(self, place: int) -> Row:
-        """Ask the canon what may follow, and number the places that are new."""
-        tokens, states, memories = self._canon.children(*self._keys[place])
-        memories = np.where(self._forgets[states], FRESH, memories)
+        """Ask the rule what may follow, and number the places that are new."""
+        tokens, states, pasts = self._rule.children(*self._keys[place])
+        pasts = np.where(self._forgets[states], FRESH, pasts)
         targets = np.empty(len(tokens), dtype=np.int64)
-        for i, key in enumerate(zip(states.tolist(), memories.tolist(), strict=True)):
+        for i, key in enumerate(zip(states.tolist(), pasts.tolist(), strict=True)):
             number = self._numbers.setdefault(key, len(self._keys))
             if number == len(self._keys):
                 self._keys.append(key)
@@ -164,38 +174,31 @@ class TokenAutomaton:
         """Find all places, if they have no more than so many edges."""
         place = 0
         while place < len(self._rows):
-            self.edges += len(self.children(place)[0])
-            if self.edges > most_edges:
+            self.number_of_edges += len(self.children(place)[0])
+            if self.number_of_edges > most_edges:
                 return False
             place += 1
         return True
 
     def _estimate_lengths(self, longest_token: int) -> None:
         """Limits for the lengths of paths: as many tokens as bytes, or as long tokens as there are."""
-        order = self._texts.reachable(self._keys[0][0])
-        longest: dict[int, int] = {}
-        shortest: dict[int, int] = {}
-        interruptions: dict[int, int] = {}
-        for state in reversed(order):
-            below = self._texts.edges[state].values()
-            ends = bool(self._texts.accepting[state])
-            longest[state] = max((1 + longest[after] for after in below), default=0)
-            shortest[state] = 0 if ends else min(1 + shortest[after] for after in below)
-            interruptions[state] = (ends and bool(below)) + max((interruptions[after] for after in below), default=0)
-        self.depth, self.interruptions = longest[order[0]], interruptions[order[0]]
-        self.shortest = math.ceil(shortest[order[0]] / longest_token)
+        start = self._keys[0][0]
+        ahead = paths_ahead(self._texts, start)[start]
+        self.depth, self.interruptions = ahead.longest, ahead.interruptions
+        self.shortest = math.ceil(ahead.shortest / longest_token)
 
     def _look_at_new_places(self) -> None:
         """Whether new places are complete and open: so far only the texts tell."""
         if len(self._accepting) < len(self._rows):
-            states = np.array([state for state, _ in self._keys[len(self._accepting) :]], dtype=np.int64)
-            goes_on = np.array([bool(self._texts.edges[state]) for state in states.tolist()], dtype=bool)
-            self._accepting = np.concatenate([self._accepting, self._texts.accepting[states]])
+            states = [state for state, _ in self._keys[len(self._accepting) :]]
+            ends = np.array([self._texts.accepting(state) for state in states], dtype=bool)
+            goes_on = np.array([bool(self._texts.edges(state)) for state in states], dtype=bool)
+            self._accepting = np.concatenate([self._accepting, ends])
             self._open = np.concatenate([self._open, goes_on])
 
     def _compact(self) -> None:
         """Count the paths, leave out places that lead to no secret, and make equal places one."""
-        order = {state: i for i, state in enumerate(self._texts.reachable(self._keys[0][0]))}
+        order = {state: i for i, state in enumerate(reachable(self._texts, self._keys[0][0]))}
         backwards = sorted(range(len(self._rows)), key=lambda place: -order[self._keys[place][0]])
         merged = np.full(len(self._rows), -1, dtype=np.int64)
         kept = _Places()
@@ -203,19 +206,19 @@ class TokenAutomaton:
             tokens, targets = self.children(place)
             targets = merged[targets]
             alive = targets >= 0
-            merged[place] = kept.add(bool(self._texts.accepting[self._keys[place][0]]), tokens[alive], targets[alive])
+            merged[place] = kept.add(self._texts.accepting(self._keys[place][0]), tokens[alive], targets[alive])
         start = int(merged[0])
-        self._canon = self._keys = self._numbers = None  # type: ignore[assignment]
+        self._rule = self._keys = self._numbers = None  # type: ignore[assignment]
         self._take(kept, start)
 
     def _take(self, kept: _Places, start: int) -> None:
         """Have these places, and no others."""
-        if start < 0:
-            self._rows, self.paths = [], 0
-            self._accepting = self._open = np.zeros(0, dtype=bool)
+        if start < 0:  # no secret can be spelt at all
+            nothing = np.zeros(0, dtype=np.int64)
+            self._rows, self.paths = [(nothing, nothing)], 0
+            self._accepting = self._open = np.zeros(1, dtype=bool)
             return
-        self.paths, self.depth, self.shortest = kept.paths[start], kept.longest[start], kept.shortest[start]
-        self.interruptions = kept.interruptions[start]
+        self.paths, self.depth, self.shortest, self.interruptions = kept.ahead[start]
         # The start is number 0; every place stands before those that follow it, as it was made after them.
         number = start - np.arange(start + 1)
         rows = [(tokens, number[targets]) for tokens, targets in kept.rows[start::-1]]
@@ -252,10 +255,7 @@ class _Places:
     def __init__(self) -> None:
         self.rows: list[Row] = []
         self.accepting: list[bool] = []
-        self.paths: list[int] = []
-        self.longest: list[int] = []
-        self.shortest: list[int] = []
-        self.interruptions: list[int] = []
+        self.ahead: list[PathsAhead] = []
         self._known: dict[tuple[bool, bytes, bytes], int] = {}
 
     def add(self, accepting: bool, tokens: Integers, targets: Integers) -> int:
@@ -268,10 +268,6 @@ class _Places:
             self.rows.append((tokens, targets))
             self.accepting.append(accepting)
             after, ways = np.unique(targets, return_counts=True)
-            below = after.tolist()
-            self.paths.append(accepting + sum(self.paths[i] * n for i, n in zip(below, ways.tolist(), strict=True)))
-            self.longest.append(max((1 + self.longest[i] for i in below), default=0))
-            self.shortest.append(0 if accepting else min(1 + self.shortest[i] for i in below))
-            passed = accepting and bool(below)
-            self.interruptions.append(passed + max((self.interruptions[i] for i in below), default=0))
+            below = zip([self.ahead[i] for i in after.tolist()], ways.tolist(), strict=True)
+            self.ahead.append(PathsAhead.of(accepting, below))
         return self._known[key]

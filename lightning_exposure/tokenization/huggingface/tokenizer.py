@@ -5,20 +5,30 @@ Neither `transformers` nor `tokenizers` is imported here: an object of theirs br
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 from lightning_exposure.errors import TokenizerError
-from lightning_exposure.tokenization._vocabulary import Pieces
-from lightning_exposure.tokenization.canonical.bpe import MergeTable
-from lightning_exposure.tokenization.graphs.bytes import MARK
-from lightning_exposure.tokenization.huggingface.added_tokens import AddedToken, added_in
-from lightning_exposure.tokenization.huggingface.pieces import Writing, fallback_of, pieces_of, writing_of
-from lightning_exposure.tokenization.huggingface.tokenizer_json import Config, unknown_of, vocabulary_of
-from lightning_exposure.tokenization.tokenizers import Tokenizer
+from lightning_exposure.tokenization._spelling_rules import SpellingRules
+from lightning_exposure.tokenization.graphs.characters import Stretch, Texts
+from lightning_exposure.tokenization.huggingface._added_tokens import find_matches
+from lightning_exposure.tokenization.huggingface._alike_characters import alike_characters
+from lightning_exposure.tokenization.huggingface._spelling_rules import may_hold_added_tokens, rules_of
+from lightning_exposure.tokenization.huggingface._swallowed_spaces import holds_all_of
+from lightning_exposure.tokenization.huggingface._tokenizer_file import PROBE, TokenizerFile, content_of, read_file
+from lightning_exposure.tokenization.protocol import (
+    HasAddedTokens,
+    HasAlikeCharacters,
+    HasCuts,
+    HasPieces,
+    HasSpans,
+    HasSpellingRules,
+    Pieces,
+    Span,
+    Tokenizer,
+)
 
 Chat = Callable[[str], Sequence[Mapping[str, str]]]
 """The messages of a conversation in which a text stands."""
@@ -26,15 +36,10 @@ Chat = Callable[[str], Sequence[Mapping[str, str]]]
 _AT_ONCE = 8192
 """How many texts are spelt at once: the tokenizer keeps much more of each than its tokens."""
 
-_PROBES = ("probe seven", "another probe")
+_PROBES = (PROBE, "another probe")
 
-
-class Span(NamedTuple):
-    """A token, and which characters it covers of the text with what stands before it."""
-
-    token: int
-    start: int
-    end: int
+_TOLD_BY_THE_FILE = (HasAddedTokens, HasAlikeCharacters, HasCuts, HasPieces, HasSpans, HasSpellingRules)
+"""The capabilities that a tokenizer without a fast version has not."""
 
 
 class HuggingFaceTokenizer:
@@ -88,7 +93,7 @@ class HuggingFaceTokenizer:
         backend = tokenizer if self._is_plain else getattr(tokenizer, "backend_tokenizer", None)
         self.file: TokenizerFile | None = None
         if backend is not None:
-            self.file = _read(type(backend).from_str, _content_of(backend), backend.encode_special_tokens)
+            self.file = read_file(type(backend).from_str, content_of(backend), backend.encode_special_tokens)
         self._chat = chat
         self.before = self._behind = ""
         self.lead: list[int] = list(lead or ())
@@ -142,12 +147,7 @@ class HuggingFaceTokenizer:
         Raises:
             TokenizerError: There is no telling which, or a token reaches over the end of the text.
         """
-        if self.file is None:
-            raise TokenizerError(
-                f"{type(self._tokenizer).__name__} does not tell which characters a token covers, and a chat template "
-                "needs that. Load the fast version of the tokenizer (use_fast=True)."
-            )
-        encoding = self.file.backend.encode(self.before + text + self._behind, add_special_tokens=False)
+        encoding = self._file().backend.encode(self.before + text + self._behind, add_special_tokens=False)
         end = len(self.before) + len(text)
         spans = [Span(token, *covers) for token, covers in zip(encoding.ids, encoding.offsets, strict=True)]
         kept = [span for span in spans if span.start < end]
@@ -167,7 +167,7 @@ class HuggingFaceTokenizer:
         text: str = self._tokenizer.decode(tokens, skip_special_tokens=False, **options)
         return text.removeprefix(self.before)
 
-    def check(self, text: str) -> None:
+    def check_spelling(self, text: str, /) -> None:
         """Compare with the tokenizer itself.
 
         Raises:
@@ -184,6 +184,58 @@ class HuggingFaceTokenizer:
                 "Wrap it in an object of your own with encode, decode and vocab_size."
             )
 
+    # ---- capabilities -------------------------------------------------------------------------------------
+
+    def offers(self, kind: type, /) -> bool:
+        """Whether it has a capability: without a fast version it tells nothing of its tokens."""
+        if self.file is None:
+            return kind not in _TOLD_BY_THE_FILE
+        return self.file.writing is not None or kind is not HasPieces
+
+    def pieces(self) -> Pieces:
+        """What each token adds to a text; those of a vocabulary that drops spaces have a mark where a word begins."""
+        return self._file().all_pieces
+
+    def cuts(self, texts: Sequence[str], /) -> list[set[int]] | None:
+        """For each text, the positions where it is cut into pre-tokens; None: unknown."""
+        return self._file().cuts(texts)
+
+    def alike(self, characters: set[str], /) -> dict[str, str]:
+        """Characters that the cuts of texts do not tell apart, each with the one that stands for its kind."""
+        return alike_characters(self._file().config, characters)
+
+    def spelling_rules(self, texts: Texts, fixed: int, /) -> Iterator[SpellingRules]:
+        """The ways in which it may spell some texts, the one that is known best first."""
+        return rules_of(self._file(), texts, fixed)
+
+    def number_of_ids(self) -> int:
+        """How many token ids there are, with those of all special tokens."""
+        return len(self._file().all_pieces)
+
+    def added_tokens_in(self, texts: Texts, /) -> list[Stretch]:
+        """Everywhere that an added token may stand in the texts, with the spaces that it may swallow."""
+        return [match.covered for match in find_matches(texts, self._file().added)]
+
+    def may_hold_added_tokens(self, texts: Texts, fixed: int, /) -> bool:
+        """Whether some texts have an added token behind their first characters, which are fixed, or over their end."""
+        return may_hold_added_tokens(self._file(), texts, fixed)
+
+    def holds_all_of(self, text: str, tokens: Sequence[int], /) -> bool:
+        """Whether tokens hold all of a text, but for spaces that added tokens swallow."""
+        if not self.offers(HasPieces):
+            return self.decode(tokens) == text
+        return holds_all_of(self._file(), self.before + text, self.spans(text)[len(self.lead) :])
+
+    # ---- inside -------------------------------------------------------------------------------------------
+
+    def _file(self) -> TokenizerFile:
+        if self.file is None:
+            raise TokenizerError(
+                f"{type(self._tokenizer).__name__} has no file that tells what its tokens are and which characters "
+                "they cover, and a chat template needs that. Load the fast version of the tokenizer (use_fast=True)."
+            )
+        return self.file
+
     def _encode_plain(self, text: str) -> list[int]:
         """The tokens of a text and nothing else."""
         if self.file is not None:
@@ -193,13 +245,13 @@ class HuggingFaceTokenizer:
 
     def _find_lead(self) -> list[int]:
         """The special tokens that the tokenizer puts before a text."""
-        tokens = list(self._tokenizer.encode(_PROBES[0])) if self.file is None else self.file.probe
-        plain = self._encode_plain(_PROBES[0])
+        tokens = list(self._tokenizer.encode(PROBE)) if self.file is None else self.file.probe
+        plain = self._encode_plain(PROBE)
         for count in range(len(tokens) - len(plain) + 1):
             if tokens[count : count + len(plain)] == plain:
                 return tokens[:count]
         raise TokenizerError(
-            f"{type(self._tokenizer).__name__} spells {_PROBES[0]!r} as {tokens} with its special tokens and as "
+            f"{type(self._tokenizer).__name__} spells {PROBE!r} as {tokens} with its special tokens and as "
             f"{plain} without them; expected the same tokens with others before and behind. Use "
             "add_special_tokens=False if training did."
         )
@@ -234,18 +286,6 @@ class HuggingFaceTokenizer:
         return rendered
 
 
-def _content_of(backend: Any) -> str:
-    """The `tokenizer.json` of a tokenizer."""
-    try:
-        content: str = backend.to_str()
-    except Exception as error:
-        raise TokenizerError(
-            f"the tokenizer cannot be written to a file ({error}), so that nothing is known of how it spells texts. "
-            "If parts of it are written in Python, wrap it in an object of your own with encode, decode and vocab_size."
-        ) from error
-    return content
-
-
 @contextmanager
 def _left_as_it_is(backend: Any) -> Iterator[None]:
     """Padding and truncation afterwards as before: `encode` of `transformers` switches them off for good."""
@@ -276,92 +316,3 @@ def as_tokenizer(tokenizer: Any) -> Tokenizer:
             "tokenizer of `transformers` or `tokenizers`."
         )
     return tokenizer
-
-
-class TokenizerFile:
-    """What the file of a fast tokenizer says, and a copy of the tokenizer that nothing else changes.
-
-    Args:
-        load: Makes a tokenizer of the content of a file.
-        content: A `tokenizer.json`.
-        encode_special_tokens: Whether special tokens in a text are spelt as text.
-
-    Attributes:
-        config: What the file says.
-        backend: The copy: no padding, no truncation, no special tokens.
-        probe: How it spells a short text with its special tokens.
-
-    Raises:
-        TokenizerError: It spells the same text differently each time.
-    """
-
-    def __init__(self, load: Callable[[str], Any], content: str, encode_special_tokens: bool) -> None:
-        self.config: Config = json.loads(content)
-        if self.config["model"].get("dropout"):
-            raise TokenizerError(
-                f"the tokenizer leaves out merges at random (dropout={self.config['model']['dropout']}), so a text has "
-                "no spelling of its own. Measure with a tokenizer without dropout."
-            )
-        # Padding and truncation are set on the tokenizer by whoever used it last; the post-processor changes offsets.
-        self.backend = load(content)
-        model = self.config["model"]
-        if model["type"] == "Unigram":
-            # Reading a file, tokenizers may round scores in the last digit, and that decides between equal spellings.
-            scores = [(token, score) for token, score in model["vocab"]]
-            self.backend.model = type(self.backend.model)(scores, model["unk_id"], model.get("byte_fallback", False))
-        self.backend.no_padding()
-        self.backend.no_truncation()
-        self.probe: list[int] = self.backend.encode(_PROBES[0]).ids
-        self.backend.post_processor = None
-        self.backend.encode_special_tokens = encode_special_tokens
-
-    @cached_property
-    def writing(self) -> Writing | None:
-        """How the vocabulary writes text; None if it is none of the known ways."""
-        return writing_of(self.config)
-
-    @cached_property
-    def all_pieces(self) -> Pieces:
-        """What each token adds to a text; where that is not known, something for every token that is not special."""
-        return pieces_of(self.config, self.writing or Writing(str.encode, lambda character: [character]))
-
-    @cached_property
-    def added(self) -> list[AddedToken]:
-        """The added tokens that are looked for in texts."""
-        special_as_text = self.backend.encode_special_tokens
-        found = added_in(self.config, self.backend.normalizer, encode_special_tokens=special_as_text)
-        if self.writing is None:
-            return found
-        # Those that are in the vocabulary as well may be found by the model, where they are not looked for.
-        numbers = {token.number for token in found} - {unknown_of(self.config)}
-        twins = {n: self.writing.read(text) or b"" for text, n in vocabulary_of(self.config).items() if n in numbers}
-        texts = {number: piece.lstrip(bytes([MARK])).decode(errors="replace") for number, piece in twins.items()}
-        return found + [AddedToken(number, text, by_model=True) for number, text in texts.items() if text]
-
-    @cached_property
-    def merges(self) -> MergeTable:
-        """The merges of a BPE model."""
-        return MergeTable(self.config["model"], fallback_of(self.config))
-
-    def cuts(self, texts: Sequence[str], /) -> list[set[int]] | None:
-        """For each text, the positions before which a pre-token begins or behind which one ends.
-
-        None if characters of a text are in no token, so that cuts beside them would not be seen.
-        """
-        found = []
-        for text, encoding in zip(texts, self.backend.encode_batch(list(texts), add_special_tokens=False), strict=True):
-            words, covers = encoding.word_ids, encoding.offsets
-            covered = {position for start, end in covers for position in range(start, end)}
-            if any(position not in covered and not character.isspace() for position, character in enumerate(text)):
-                return None
-            cuts = {covers[i][1] for i in range(len(words) - 1) if words[i] != words[i + 1]}
-            if self.writing is None or self.writing.marked:  # else a space that no token covers is in the next one
-                cuts |= {covers[i][0] for i in range(1, len(words)) if words[i] != words[i - 1]}
-            found.append(cuts)
-        return found
-
-
-@lru_cache(maxsize=4)
-def _read(load: Callable[[str], Any], content: str, encode_special_tokens: bool) -> TokenizerFile:
-    """The same file is read once, however many trees are made with it."""
-    return TokenizerFile(load, content, encode_special_tokens)

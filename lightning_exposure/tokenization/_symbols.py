@@ -1,49 +1,35 @@
-"""How text becomes token ids: the `Tokenizer` protocol, and two small tokenizers of our own.
+"""What `CharTokenizer` and `WordTokenizer` share: a list of symbols and its inverse, kept as JSON.
 
-Anything with `encode`, `decode` and `vocab_size` is a tokenizer to this library. A text that a vocabulary cannot
-express is an error here, never a silent `<unk>`: a secret whose digits were all `<unk>` would look perfectly
-memorized.
+A text that a vocabulary cannot express is an error here, never a silent `<unk>`: a secret whose digits were all `<unk>`
+would look perfectly memorized.
 """
 
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from lightning_exposure.errors import ManifestError, TokenizerError
 
 UNKNOWN = "<unk>"
 _VERSION = 1
-_WORDS = re.compile(r"\n|\S+")
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
-    """What the library asks of a tokenizer. Hugging Face's and ours both fit."""
-
-    @property
-    def vocab_size(self) -> int:
-        """How many token ids there are: ids run from 0 to `vocab_size - 1`."""
-        ...
-
-    def encode(self, text: str, /) -> list[int]:
-        """The token ids of a text."""
-        ...
-
-    def decode(self, ids: Sequence[int], /) -> str:
-        """The text of some token ids."""
-        ...
+_Self = TypeVar("_Self", bound="SymbolTokenizer")
 
 
-_Self = TypeVar("_Self", bound="_VocabularyTokenizer")
+class SymbolTokenizer:
+    """Has one token for each symbol of a list.
 
+    Args:
+        vocabulary: The symbols; a symbol's place in the list is its token id.
+        unknown: Encode symbols that are not in the list as `<unk>` instead of raising.
 
-class _VocabularyTokenizer:
-    """What `CharTokenizer` and `WordTokenizer` share: a list of symbols and its inverse, kept as JSON."""
+    Raises:
+        TokenizerError: There are no symbols.
+    """
 
     kind: str
     symbol_name: str
@@ -73,7 +59,7 @@ class _VocabularyTokenizer:
 
     def __eq__(self, other: object) -> bool:
         """Equal if of one kind, with the same symbols and the same treatment of unknown ones."""
-        if not isinstance(other, _VocabularyTokenizer):
+        if not isinstance(other, SymbolTokenizer):
             return NotImplemented
         return self._key() == other._key()
 
@@ -143,77 +129,3 @@ class _VocabularyTokenizer:
         if not isinstance(content.get("unknown"), bool):
             raise ManifestError(f"{path}: unknown is not true or false; write the file again with save().")
         return cls(vocabulary, unknown=content["unknown"])
-
-
-class CharTokenizer(_VocabularyTokenizer):
-    r"""One token per character.
-
-    Example:
-        >>> tokenizer = CharTokenizer.from_text("my ssn is 0123456789-\n")
-        >>> tokenizer.decode(tokenizer.encode("ssn 12"))
-        'ssn 12'
-        >>> tokenizer.encode("€5")
-        Traceback (most recent call last):
-        ...
-        lightning_exposure.errors.TokenizerError: text has the character '€' (number 0 of the text), which is not ...
-    """
-
-    kind = "character"
-    symbol_name = "character"
-
-    @classmethod
-    def from_text(cls, *texts: str, unknown: bool = False) -> CharTokenizer:
-        """A tokenizer of all the characters in some texts, in sorted order."""
-        return cls(sorted(set().union(*texts)), unknown=unknown)
-
-    def encode(self, text: str, /) -> list[int]:
-        """One id per character.
-
-        Raises:
-            TokenizerError: A character is not in the vocabulary.
-        """
-        return self._lookup(text)
-
-    def decode(self, ids: Sequence[int], /) -> str:
-        """The characters of some ids."""
-        return "".join(self._symbols[i] for i in ids)
-
-
-class WordTokenizer(_VocabularyTokenizer):
-    """One token per word: words stand between spaces, and a line break is a word of its own.
-
-    Example:
-        >>> tokenizer = WordTokenizer.from_text("the code is 1 2 3")
-        >>> tokenizer.encode("code is 3")
-        [1, 2, 5]
-        >>> tokenizer.decode([1, 2, 5])
-        'code is 3'
-    """
-
-    kind = "word"
-    symbol_name = "word"
-
-    @classmethod
-    def from_text(cls, *texts: str, size: int | None = None, unknown: bool = False) -> WordTokenizer:
-        """A tokenizer of the words in some texts.
-
-        Args:
-            *texts: Where the words come from.
-            size: Keep only this many of the most frequent words; needs `unknown=True` to encode the others.
-            unknown: Encode words that are not in the vocabulary as `<unk>` instead of raising.
-        """
-        counts = Counter(word for text in texts for word in _WORDS.findall(text))
-        kept = counts if size is None else [word for word, _ in counts.most_common(size)]
-        return cls(kept, unknown=unknown)
-
-    def encode(self, text: str, /) -> list[int]:
-        """One id per word.
-
-        Raises:
-            TokenizerError: A word is not in the vocabulary.
-        """
-        return self._lookup(_WORDS.findall(text))
-
-    def decode(self, ids: Sequence[int], /) -> str:
-        """The words of some ids, one space between two words and none beside a line break."""
-        return re.sub(" ?\n ?", "\n", " ".join(self._symbols[i] for i in ids))

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from lightning_exposure.tokenization._vocabulary import Pieces
-from lightning_exposure.tokenization.graphs.bytes import MARK
-from lightning_exposure.tokenization.huggingface.tokenizer_json import (
+from lightning_exposure.tokenization.graphs.bytes import WORD_MARK
+from lightning_exposure.tokenization.huggingface._tokenizer_json import (
     Config,
     added_tokens,
     parts_of,
     unknown_of,
     vocabulary_of,
 )
+from lightning_exposure.tokenization.protocol import Pieces
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -82,7 +82,7 @@ def pieces_of(config: Config, writing: Writing) -> Pieces:
         pieces[number] = bytes([byte])
     for number, entry in added.items():
         content = entry["content"].encode()
-        pieces[number] = None if entry.get("special") else bytes([MARK]) + content if writing.marked else content
+        pieces[number] = None if entry.get("special") else bytes([WORD_MARK]) + content if writing.marked else content
     unknown = unknown_of(config)
     if unknown is not None:
         pieces[unknown] = None
@@ -111,7 +111,7 @@ def _word(token: str, prefix: str) -> bytes:
     """A token of a vocabulary that drops spaces."""
     if prefix and token.startswith(prefix) and token != prefix:
         return token[len(prefix) :].encode()
-    return bytes([MARK]) + token.encode()
+    return bytes([WORD_MARK]) + token.encode()
 
 
 def _text(token: str, space: str) -> bytes:

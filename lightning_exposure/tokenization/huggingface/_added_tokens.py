@@ -16,10 +16,11 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from lightning_exposure.errors import TokenizerError
-from lightning_exposure.tokenization.graphs.characters import Texts
-from lightning_exposure.tokenization.huggingface.tokenizer_json import Config, added_tokens, parts_of
+from lightning_exposure.tokenization.graphs.characters import Stretch, Texts, behind_spaces
+from lightning_exposure.tokenization.huggingface._tokenizer_json import Config, added_tokens, parts_of
 
 _FIRST_SIGN = 0x100000
 """Signs are characters of the last private plane of Unicode, which no text has."""
@@ -60,15 +61,11 @@ class Match:
 
     Attributes:
         added: The token.
-        start: The state of the texts before what it covers.
-        end: The state behind it.
-        text: What it covers, with the spaces that it swallows.
+        covered: What it covers, with the spaces that it swallows.
     """
 
     added: AddedToken
-    start: int
-    end: int
-    text: str
+    covered: Stretch
 
 
 def fold(text: str) -> str:
@@ -105,24 +102,38 @@ def added_in(config: Config, normalizer: Any, *, encode_special_tokens: bool = F
     return found
 
 
+_found: WeakKeyDictionary[Texts, dict[tuple[AddedToken, ...], list[Match]]] = WeakKeyDictionary()
+"""What was looked for already: several who build one tree ask for the same."""
+
+
 def find_matches(texts: Texts, added: Sequence[AddedToken]) -> list[Match]:
     """Everywhere that an added token may stand in the texts, each with all spaces that it may swallow."""
+    known, key = _found.setdefault(texts, {}), tuple(added)
+    if key not in known:
+        known[key] = _find_matches(texts, added)
+    return known[key]
+
+
+def _find_matches(texts: Texts, added: Sequence[AddedToken]) -> list[Match]:
     by_first: dict[str, list[AddedToken]] = {}
     for token in added:
         by_first.setdefault(token.content[:1], []).append(token)
     some_folded = any(token.folded for token in added)
     before = _only_spaces_before(texts) if any(token.lstrip for token in added) else {}
+    second_states = set(texts.edges(texts.start).values()) - {texts.start}
     found: dict[Match, None] = {}
-    for state, edges in enumerate(texts.edges):
+    for state in range(len(texts)):
+        edges = texts.edges(state)
         firsts = {c for character in edges for c in (character, fold(character)[:1] if some_folded else character)}
         for token in {token: None for first in sorted(firsts) for token in by_first.get(first, [])}:
             for text, end in _readings(texts, state, token):
                 beginnings = [("", state), *(before.get(state, []) if token.lstrip else [])]
-                if texts.before == " " and state in texts.edges[texts.start].values() and state != texts.start:
+                if texts.before == " " and state in second_states:
                     beginnings.append((" ", texts.start))  # no space is put before a token that begins a text
                 endings = _behind_all_spaces(texts, end) if token.rstrip else [("", end)]
                 for ahead, start in beginnings:
-                    found.update({Match(token, start, stop, ahead + text + more): None for more, stop in endings})
+                    for more, stop in endings:
+                        found[Match(token, Stretch(start, ahead + text + more, stop))] = None
     return list(found)
 
 
@@ -134,7 +145,7 @@ def _readings(texts: Texts, state: int, token: AddedToken) -> Iterator[tuple[str
         if not left:
             yield text, at
             continue
-        for character, target in texts.edges[at].items():
+        for character, target in texts.edges(at).items():
             same = token.same(character)
             if left.startswith(same) and (same or text):
                 stack.append((target, left[len(same) :], text + character))
@@ -143,8 +154,8 @@ def _readings(texts: Texts, state: int, token: AddedToken) -> Iterator[tuple[str
 def _only_spaces_before(texts: Texts) -> dict[int, list[tuple[str, int]]]:
     """For each state, those from which only spaces lead to it, with the spaces."""
     last: dict[int, list[tuple[str, int]]] = {}
-    for state, edges in enumerate(texts.edges):
-        for character, target in edges.items():
+    for state in range(len(texts)):
+        for character, target in texts.edges(state).items():
             if character.isspace():
                 last.setdefault(target, []).append((character, state))
     found: dict[int, list[tuple[str, int]]] = {}
@@ -158,13 +169,10 @@ def _only_spaces_before(texts: Texts) -> dict[int, list[tuple[str, int]]]:
 
 def _behind_all_spaces(texts: Texts, state: int) -> list[tuple[str, int]]:
     """Where a text may be when all spaces from a state on are swallowed."""
-    found = [("", state)]
-    for spaces, place in found:  # grows while it is walked
-        found.extend((spaces + c, target) for c, target in texts.edges[place].items() if c.isspace())
     return [
         (spaces, place)
-        for spaces, place in found
-        if texts.accepting[place] or not all(c.isspace() for c in texts.edges[place])
+        for spaces, place in behind_spaces(texts, state)
+        if texts.accepting(place) or not all(c.isspace() for c in texts.edges(place))
     ]
 
 
@@ -178,7 +186,7 @@ def matters(matches: Sequence[Match], fixed: Sequence[int]) -> bool:
     position = {state: i for i, state in enumerate(fixed)}
     end = len(fixed) - 1
     return any(
-        position.get(match.end, end + 1) + match.added.single_word > end or match.start not in position
+        position.get(match.covered.end, end + 1) + match.added.single_word > end or match.covered.start not in position
         for match in matches
     )
 
@@ -200,21 +208,24 @@ class CutTexts(Texts):
     """
 
     def __init__(self, texts: Texts, added: Sequence[AddedToken], config: Config) -> None:
-        super().__init__([dict(edges) for edges in texts.edges], texts.accepting, texts.start, texts.before)
+        states = range(len(texts))
+        self._signed_edges = [dict(texts.edges(state)) for state in states]
+        accepting = [texts.accepting(state) for state in states]
+        super().__init__(self._signed_edges, accepting, texts.start, texts.before)
         self._plain, self._added, self._config = texts, added, config
         self.signs = {token.number: chr(_FIRST_SIGN + i) for i, token in enumerate(added)}
         self.matches = find_matches(texts, added)
         by_model, by_normalizer = _put_before_sections(config)
         fresh: dict[tuple[int, bool], int] = {}
         for match in self.matches:
-            end = match.end
+            end = match.covered.end
             always = by_normalizer and match.added.before_all
             if (by_model or always) and not match.added.by_model:
-                end = self._fresh(texts.edges[end], end, always, fresh)
+                end = self._fresh(texts.edges(end), end, always, fresh)
             self._add(match, end)
         for (state, _), section in fresh.items():  # one added token may follow another at once
-            signs = {c: target for c, target in self.edges[state].items() if c in set(self.signs.values())}
-            self.edges[section] = {**self.edges[section], **signs}
+            signs = {c: target for c, target in self._edges[state].items() if c in set(self.signs.values())}
+            self._signed_edges[section].update(signs)
             self.readings.update({(section, sign): self.readings[state, sign] for sign in signs})
 
     @property
@@ -226,23 +237,23 @@ class CutTexts(Texts):
         """Only those whose secret begins with a known text, which some of them must."""
         return CutTexts(self._plain.narrowed(known), self._added, self._config)
 
-    def reaches_over(self, position: int, fixed: Sequence[int]) -> bool:
+    def cut_out_over(self, position: int, fixed: Sequence[int], /) -> bool:
         """Whether an added token may reach over a position of the fixed part, or is there or not for what follows."""
         behind = {state: i for i, state in enumerate(fixed)}
         return any(
-            behind.get(match.start, position) < position
-            and behind.get(match.end, len(fixed)) + match.added.single_word > position
+            behind.get(match.covered.start, position) < position
+            and behind.get(match.covered.end, len(fixed)) + match.added.single_word > position
             for match in self.matches
         )
 
     def _add(self, match: Match, end: int) -> None:
         """An edge for an added token."""
-        sign = self.signs[match.added.number]
-        same_end = self.edges[match.start].setdefault(sign, end) == end  # type: ignore[attr-defined]
-        if not same_end or self.readings.setdefault((match.start, sign), match.text) != match.text:
+        sign, covered = self.signs[match.added.number], match.covered
+        same_end = self._signed_edges[covered.start].setdefault(sign, end) == end
+        if not same_end or self.readings.setdefault((covered.start, sign), covered.text) != covered.text:
             raise TokenizerError(
                 f"the added token {match.added.content!r} swallows the spaces beside it, or stands for several texts, "
-                f"and secrets differ in those: {match.text!r} and {self.readings[match.start, sign]!r} become the "
+                f"and secrets differ in those: {covered.text!r} and {self.readings[covered.start, sign]!r} become the "
                 "same. Use a format that has the same spaces in all secrets, or a tokenizer without lstrip and rstrip."
             )
 
@@ -258,9 +269,10 @@ class CutTexts(Texts):
             )
         key = state, always
         if key not in known:
-            known[key] = len(self.edges)
-            self.edges.append({" ": state})
-            self.accepting.append(self.accepting[state])
+            known[key] = len(self)
+            self._signed_edges.append({" ": state})
+            self._edges.append(self._signed_edges[-1])
+            self._accepting.append(self._accepting[state])
             self.readings[known[key], " "] = ""
         return known[key]
 
