@@ -1,11 +1,11 @@
 """How a model reads a string, one token after the other: an adapter for every kind of model."""
 
+from lightning_exposure.adapters.carried_state import RecurrentAdapter
 from lightning_exposure.adapters.choosing import step_model
 from lightning_exposure.adapters.encoder_decoder.adapter import Seq2SeqAdapter, TargetTokenizer
-from lightning_exposure.adapters.encoder_decoder.translations import score_pairs
+from lightning_exposure.adapters.encoder_decoder.translations import score_translations
 from lightning_exposure.adapters.huggingface.adapter import HuggingFaceAdapter
 from lightning_exposure.adapters.protocol import StepModel
-from lightning_exposure.adapters.recurrent import RecurrentAdapter
 from lightning_exposure.adapters.stateless import StatelessAdapter
 
 __all__ = [
@@ -15,6 +15,6 @@ __all__ = [
     "StatelessAdapter",
     "StepModel",
     "TargetTokenizer",
-    "score_pairs",
+    "score_translations",
     "step_model",
 ]

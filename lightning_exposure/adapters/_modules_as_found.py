@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from lightning_exposure.adapters.protocol import device_of, dtype_of
-from lightning_exposure.adapters.states import State, holds_tensors, map_tensors
+from lightning_exposure.adapters.states import ModelState, holds_tensors, map_tensors
 from lightning_exposure.errors import ModelError
 
 _MAKERS = (
@@ -53,9 +53,9 @@ def _lacks_forward(model: nn.Module) -> bool:
     return owner is nn.Module or owner.__name__ == "LightningModule"
 
 
-def initial_states(model: nn.Module) -> list[Callable[[int], State]]:
+def initial_states(model: nn.Module) -> list[Callable[[int], ModelState]]:
     """The module's own ways to make the state before the first token, for a batch of some size."""
-    found: list[Callable[[int], State]] = []
+    found: list[Callable[[int], ModelState]] = []
     for name in _MAKERS:
         maker = getattr(model, name, None)
         if not callable(maker) or isinstance(maker, nn.Module):
@@ -72,7 +72,7 @@ def initial_states(model: nn.Module) -> list[Callable[[int], State]]:
     return found
 
 
-def _made(model: nn.Module, maker: Any, arguments: Callable[[int], tuple[Any, ...]], batch: int) -> State:
+def _made(model: nn.Module, maker: Any, arguments: Callable[[int], tuple[Any, ...]], batch: int) -> ModelState:
     """A state where the module is and in its precision, whatever the method says."""
 
     def fitted(tensor: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import nn
 
 from lightning_exposure.adapters._differences import comparable, difference, typical
 from lightning_exposure.adapters._modules_as_found import initial_states, with_forward
+from lightning_exposure.adapters.carried_state import RecurrentAdapter
 from lightning_exposure.adapters.huggingface.adapter import HuggingFaceAdapter
 from lightning_exposure.adapters.huggingface.pretrained import language_models_in, refuse_encoder_decoder
 from lightning_exposure.adapters.protocol import (
@@ -23,9 +24,8 @@ from lightning_exposure.adapters.protocol import (
     other_shape,
     some_logits_of,
 )
-from lightning_exposure.adapters.recurrent import RecurrentAdapter
 from lightning_exposure.adapters.stateless import StatelessAdapter
-from lightning_exposure.adapters.states import State, holds_tensors, tensors_of
+from lightning_exposure.adapters.states import ModelState, holds_tensors, tensors_of
 from lightning_exposure.errors import ModelError
 
 _STATE_NAMES = {"state", "states", "hidden", "hiddens", "h", "hc", "hx", "h0", "memory", "carry", "cache"}
@@ -172,7 +172,7 @@ def _with_state(model: nn.Module, output: Any) -> RecurrentAdapter | None:
     return adapter
 
 
-def _recurrent(model: nn.Module, *initial: Callable[[int], State] | None) -> RecurrentAdapter | None:
+def _recurrent(model: nn.Module, *initial: Callable[[int], ModelState] | None) -> RecurrentAdapter | None:
     """The first way to hand over a state that carries what was read; ids may have to be `(time, batch)` for it."""
     named = _arguments(model)
     likely = [name for name in named if name in _STATE_NAMES]
@@ -218,7 +218,7 @@ def _reads_in_parts(adapter: RecurrentAdapter) -> bool:
     )
 
 
-def _distance(one: State, other: State) -> float:
+def _distance(one: ModelState, other: ModelState) -> float:
     """The largest difference between the tensors of two states; infinite if they are not of the same shape."""
     pairs = list(zip(tensors_of(one), tensors_of(other), strict=True))
     if any(a.shape != b.shape for a, b in pairs):

@@ -1,4 +1,4 @@
-"""The adapter for any model without a state: its memory is the tokens themselves, read anew at every step."""
+"""The adapter for any model without a state: what it carries is the tokens themselves, read anew at every step."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_exposure.adapters.protocol import StepModel, device_of
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.tree.prices import edge_bits
 
 Check = Callable[[Tensor, int], Tensor]
@@ -31,7 +31,7 @@ class Reading:
         logits: `(nodes, vocabulary)`.
     """
 
-    state: State
+    state: ModelState
     logits: Tensor
 
     def bits(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -59,12 +59,12 @@ class PathReader:
         logits, state = self._model.start(self._root)
         return Reading(state, self._check(logits, 1))
 
-    def step(self, state: State, tokens: NDArray[np.int64]) -> Reading:
+    def step(self, state: ModelState, tokens: NDArray[np.int64]) -> Reading:
         """Read one token in each row of a state."""
         logits, after = self._model.step(state, self._tensor(tokens))
         return Reading(after, self._check(logits, len(tokens)))
 
-    def select(self, state: State, rows: NDArray[np.int64]) -> State:
+    def select(self, state: ModelState, rows: NDArray[np.int64]) -> ModelState:
         """The state of some rows."""
         return self._model.select(state, self._tensor(rows))
 

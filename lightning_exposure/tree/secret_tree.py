@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from lightning_exposure.adapters.choosing import step_model
 from lightning_exposure.adapters.protocol import StepModel, device_of, evaluating
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.adapters.trial import try_on
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.tokenization.spelling import Spelling
@@ -46,7 +46,7 @@ class Nodes:
         paths: The tokens from the root to each node `(nodes, depth)`; shorter paths are filled up with -1.
     """
 
-    state: State
+    state: ModelState
     tokens: NDArray[np.int64]
     places: NDArray[np.int64]
     costs: NDArray[np.float64]
@@ -74,7 +74,7 @@ class Children:
     """
 
     model: StepModel
-    state: State
+    state: ModelState
     parents: NDArray[np.int64]
     tokens: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -265,8 +265,8 @@ class SecretTree:
         return Nodes(state, tokens, places, costs, paths)
 
     def _read_level(
-        self, state: State, node: NDArray[np.int64], tokens: NDArray[np.int32]
-    ) -> tuple[State, NDArray[np.int64]]:
+        self, state: ModelState, node: NDArray[np.int64], tokens: NDArray[np.int32]
+    ) -> tuple[ModelState, NDArray[np.int64]]:
         """Read one more token of each path; what several paths have in common is read once.
 
         Returns:
@@ -288,7 +288,7 @@ class SecretTree:
             in_model = bytes_of_row(self.model, state, token, self.automaton.depth)
         return in_model + 3 * logits.numel() * max(4, logits.element_size())
 
-    def _read(self, nodes: Nodes) -> tuple[State, Tensor]:
+    def _read(self, nodes: Nodes) -> tuple[ModelState, Tensor]:
         tokens = torch.from_numpy(nodes.tokens).to(device_of(self.model.module))
         with evaluating(self.model.module):
             logits, state = self.model.step(nodes.state, tokens)
@@ -308,7 +308,7 @@ class SecretTree:
 
     def _children(
         self,
-        state: State,
+        state: ModelState,
         logits: Tensor,
         places: NDArray[np.int64],
         costs: NDArray[np.float64],

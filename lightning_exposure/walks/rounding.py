@@ -111,7 +111,7 @@ def measure_rounding(tree: SecretTree, paths: NDArray[np.int32], *, memory: int 
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _CostsAlongPaths:
     """What a model says along some paths, in bits.
 
     Attributes:
@@ -135,7 +135,7 @@ def _some_paths(tree: SecretTree, paths: NDArray[np.int32]) -> NDArray[np.int32]
     return stack_rows([given, tree.paths(tree.format.sample(min(_SECRETS - len(given), tree.size), 0))])
 
 
-def _read(tree: SecretTree, rows: NDArray[np.int32]) -> _Reading:
+def _read(tree: SecretTree, rows: NDArray[np.int32]) -> _CostsAlongPaths:
     """Read along paths without sharing anything: one row of the batch for each."""
     model = tree.model
     device = device_of(model.module)
@@ -153,7 +153,7 @@ def _read(tree: SecretTree, rows: NDArray[np.int32]) -> _Reading:
             levels.append(np.where(here[:, None], bits, math.inf))
             costs += np.where(here, bits[np.arange(len(rows)), np.maximum(rows[:, level], 0)], 0.0)
             last_place = max(last_place, unit)
-    return _Reading(levels, costs, last_place, len(rows) * rows.shape[1])
+    return _CostsAlongPaths(levels, costs, last_place, len(rows) * rows.shape[1])
 
 
 def _single_pass(tree: SecretTree, path: NDArray[np.int32]) -> Floats:

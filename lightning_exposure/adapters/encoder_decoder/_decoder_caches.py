@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure.adapters.encoder_decoder._reading import HuggingFaceReader
+from lightning_exposure.adapters.encoder_decoder._translators import HuggingFaceTranslator
 from lightning_exposure.adapters.protocol import device_of, logits_of
 from lightning_exposure.adapters.states import bytes_of
 from lightning_exposure.errors import ModelError
@@ -27,12 +27,12 @@ class Shared(NamedTuple):
     """What is the same in all rows, kept once.
 
     Attributes:
-        memory: The encoder's output for the source.
+        encoded: The encoder's output for the source.
         source: What each layer of the decoder looks up in the source.
         prompt: What each layer of the decoder keeps of the prompt.
     """
 
-    memory: Tensor
+    encoded: Tensor
     source: Layers
     prompt: Layers
 
@@ -55,27 +55,27 @@ class CachedDecoder:
     """Steps with the caches of a decoder. Rows of different lengths are never padded into one call.
 
     Args:
-        reader: The model.
+        translator: The model.
     """
 
-    def __init__(self, reader: HuggingFaceReader) -> None:
-        self._reader = reader
+    def __init__(self, translator: HuggingFaceTranslator) -> None:
+        self._translator = translator
 
-    def start(self, tokens: Sequence[int], memory: Tensor, /) -> tuple[Tensor, CachedRows]:
+    def start(self, tokens: Sequence[int], encoded: Tensor, /) -> tuple[Tensor, CachedRows]:
         """Read the beginning of the target.
 
         Raises:
             ModelError: The decoder keeps something else than all keys and values of all layers.
         """
-        prompt = torch.tensor([list(tokens)], device=device_of(self._reader.module))
+        prompt = torch.tensor([list(tokens)], device=device_of(self._translator.module))
         empty = _cache([], [])
-        logits = logits_of(self._reader.decode(prompt, memory, empty), *prompt.shape)
+        logits = logits_of(self._translator.decode(prompt, encoded, empty), *prompt.shape)
         kept, source = _layers(empty.self_attention_cache), _layers(empty.cross_attention_cache)
         if not kept or any(keys.shape[2] != len(tokens) for keys, _ in kept):
-            raise ModelError(f"{type(self._reader.module).__name__} does not keep all tokens in its cache.")
+            raise ModelError(f"{type(self._translator.module).__name__} does not keep all tokens in its cache.")
         own = tuple((keys[:, :, :0], values[:, :, :0]) for keys, values in kept)
         lengths = torch.zeros(1, dtype=torch.long, device=prompt.device)
-        return logits[:, -1], CachedRows(Shared(memory, source, kept), own, lengths)
+        return logits[:, -1], CachedRows(Shared(encoded, source, kept), own, lengths)
 
     def step(self, state: CachedRows, tokens: Tensor, /) -> tuple[Tensor, CachedRows]:
         """Read one more token in each row."""
@@ -138,8 +138,8 @@ class CachedDecoder:
         rows = len(tokens)
         continued = [_kind("Continued")(prompt, mine) for prompt, mine in zip(shared.prompt, own, strict=True)]
         looked_up = [_kind("LookedUp")(pair, rows) for pair in shared.source]
-        output = self._reader.decode(
-            tokens[:, None], self._reader.expand(shared.memory, rows), _cache(continued, looked_up)
+        output = self._translator.decode(
+            tokens[:, None], self._translator.expand(shared.encoded, rows), _cache(continued, looked_up)
         )
         return logits_of(output, rows, 1)[:, -1], tuple(layer.new for layer in continued)
 

@@ -135,7 +135,7 @@ def hidden_keys(lengths: Tensor, prompt: int, columns: int, window: int | None) 
     return hidden
 
 
-class Reading(Protocol):
+class StepUnderWay(Protocol):
     """What the attention function needs to know of the step under way."""
 
     def seen(self, keys: Tensor, values: Tensor, /) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -147,7 +147,7 @@ class Reading(Protocol):
         ...
 
 
-_READING: ContextVar[Reading] = ContextVar("the step under way")
+_READING: ContextVar[StepUnderWay] = ContextVar("the step under way")
 
 
 def shared_attention(
@@ -183,7 +183,7 @@ def shared_attention(
 
 
 @contextmanager
-def attending_with(reading: Reading, configs: Sequence[Any]) -> Iterator[None]:
+def attending_with(reading: StepUnderWay, configs: Sequence[Any]) -> Iterator[None]:
     """Let the models with these configs use the shared attention; afterwards the configs are what they were."""
     _register()
     before = [config._attn_implementation_internal for config in configs]

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure.adapters._key_values import KeysAndValues, PromptKeyValues, RowKeyValues, join
 from lightning_exposure.adapters.huggingface._attention import attending_with, attention_configs, hidden_keys
-from lightning_exposure.adapters.huggingface._key_values import Pair, SharedPrompt, Suffixes, join
 from lightning_exposure.adapters.huggingface.pretrained import PretrainedCall
 from lightning_exposure.errors import ModelError
 
@@ -37,7 +37,7 @@ class SharedPromptReader:
         self._call = call
         self._in_attention = in_attention
         self._configs = attention_configs(call.module) if in_attention else []
-        self._last: weakref.ref[SharedPrompt] | None = None
+        self._last: weakref.ref[PromptKeyValues] | None = None
         if not call.accepts("past_key_values"):
             raise ModelError(f"forward of {call.name} takes no past_key_values")
 
@@ -46,7 +46,7 @@ class SharedPromptReader:
         """The model that reads."""
         return self._call.module
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, Suffixes]:
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, RowKeyValues]:
         """Read a prompt with the model's own attention."""
         ids = self._call.ids(tokens)
         recording = _new(_Recording)
@@ -56,7 +56,7 @@ class SharedPromptReader:
         prompt = self._known(recording.prompt(tuple(tokens)))
         return logits[:, -1], prompt.no_tokens()
 
-    def step(self, state: Suffixes, tokens: Tensor, /) -> tuple[Tensor, Suffixes]:
+    def step(self, state: RowKeyValues, tokens: Tensor, /) -> tuple[Tensor, RowKeyValues]:
         """Read one more token in each row."""
         self._call.refuse_beyond_end(len(state.prompt.tokens) + state.columns + 1)
         if self._in_attention:
@@ -72,19 +72,19 @@ class SharedPromptReader:
             self.concatenate([after for _, after in parts]), back
         )
 
-    def select(self, state: Suffixes, rows: Tensor, /) -> Suffixes:
+    def select(self, state: RowKeyValues, rows: Tensor, /) -> RowKeyValues:
         """Some of the rows."""
         return state.select(rows)
 
-    def concatenate(self, states: Sequence[Suffixes], /) -> Suffixes:
+    def concatenate(self, states: Sequence[RowKeyValues], /) -> RowKeyValues:
         """Several batches of rows as one."""
         return join(states)
 
-    def bytes_of(self, state: Suffixes, /) -> int:
+    def bytes_of(self, state: RowKeyValues, /) -> int:
         """The memory that the rows take beside the prompt, which is there once."""
         return state.nbytes
 
-    def row_bytes(self, state: Suffixes, depth: int, /) -> int:
+    def row_bytes(self, state: RowKeyValues, depth: int, /) -> int:
         """The memory that a row takes at most when it is `depth` tokens long, with its share of what a step needs.
 
         A step needs, for a while, the widest activations of a layer, the scores of its attention, and products of as
@@ -100,13 +100,13 @@ class SharedPromptReader:
         step = seen + scores + 6 * self._widest() * layers[0][0].element_size()
         return (depth + 1) * sum(pairs) + state.lengths.element_size() + step // 3
 
-    def contents(self, state: Suffixes) -> Iterator[Tensor]:
+    def contents(self, state: RowKeyValues) -> Iterator[Tensor]:
         """All that the model remembers of a batch of one row, prompt and own tokens, tensor by tensor."""
         for layer, pair in enumerate(state.prompt.layers):
             for which, prompt in enumerate(pair):
                 yield torch.cat([prompt.transpose(0, 1), state.own(layer, which)[0]])
 
-    def _read(self, state: Suffixes, tokens: Tensor) -> tuple[Tensor, Suffixes]:
+    def _read(self, state: RowKeyValues, tokens: Tensor) -> tuple[Tensor, RowKeyValues]:
         continuing = _new(_Continuing, state, repeats=not self._in_attention)
         options = {
             "past_key_values": continuing,
@@ -120,7 +120,7 @@ class SharedPromptReader:
             logits, _ = self._call.last_logits(tokens[:, None], **options)
         return logits[:, -1], continuing.after()
 
-    def _known(self, prompt: SharedPrompt) -> SharedPrompt:
+    def _known(self, prompt: PromptKeyValues) -> PromptKeyValues:
         """The prompt as it was read before, if it is still in use: a walk that comes back to it keeps one copy."""
         last = None if self._last is None else self._last()
         if last is not None and last.holds_the_same_as(prompt):
@@ -161,25 +161,25 @@ class _Recording(_PlainCache):
 
     def __init__(self) -> None:
         super().__init__(past=0)
-        self._recorded: dict[int, Pair] = {}
+        self._recorded: dict[int, KeysAndValues] = {}
 
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> Pair:
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> KeysAndValues:
         if layer_idx in self._recorded:
             raise ModelError(f"layer {layer_idx} wrote to the cache twice")
         self._recorded[layer_idx] = (keys[0].contiguous(), values[0].contiguous())
         return keys, values
 
-    def prompt(self, tokens: tuple[int, ...]) -> SharedPrompt:
+    def prompt(self, tokens: tuple[int, ...]) -> PromptKeyValues:
         if not self._recorded or any(keys.shape[1] != len(tokens) for keys, _ in self._recorded.values()):
             raise ModelError("the model does not keep the keys and values of all tokens")
         numbers = {number: place for place, number in enumerate(self._recorded)}
-        return SharedPrompt(tokens, tuple(self._recorded.values()), numbers)
+        return PromptKeyValues(tokens, tuple(self._recorded.values()), numbers)
 
 
 class _Continuing(_PlainCache):
     """Gives the model, layer by layer, what rows have read, and keeps what they read now."""
 
-    def __init__(self, state: Suffixes, *, repeats: bool) -> None:
+    def __init__(self, state: RowKeyValues, *, repeats: bool) -> None:
         super().__init__(past=len(state.prompt.tokens) + state.columns)
         self._prompt = state.prompt
         self._repeats = repeats
@@ -188,7 +188,7 @@ class _Continuing(_PlainCache):
         self._returned: tuple[Tensor, Tensor, int] | None = None
         self._masks: dict[int | None, Tensor | None] = {}
 
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> Pair:
+    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> KeysAndValues:
         if self._returned is not None:
             raise ModelError("a layer took its keys from the cache and did not attend to them")
         layer = self._prompt.numbers[layer_idx]
@@ -200,7 +200,7 @@ class _Continuing(_PlainCache):
         self._returned = (keys, values, layer)
         return keys, values
 
-    def seen(self, keys: Tensor, values: Tensor, /) -> tuple[Pair, Pair]:
+    def seen(self, keys: Tensor, values: Tensor, /) -> tuple[KeysAndValues, KeysAndValues]:
         # The very tensors: a model that does something to them in between would do it to the prompt's too.
         if self._returned is None or self._returned[0] is not keys or self._returned[1] is not values:
             raise ModelError("a layer attends to other keys and values than those of the cache")
@@ -213,7 +213,7 @@ class _Continuing(_PlainCache):
             self._masks[window] = hidden_keys(self._after.lengths, prompt, columns, window)
         return self._masks[window]
 
-    def after(self) -> Suffixes:
+    def after(self) -> RowKeyValues:
         if len(self._written) < len(self._prompt.layers) or self._returned is not None:
             raise ModelError("not all layers read the cache that they wrote")
         return self._after

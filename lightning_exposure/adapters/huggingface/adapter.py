@@ -14,13 +14,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure.adapters._reading_in_parts import difference_in_parts
 from lightning_exposure.adapters.huggingface._fixed_size_states import CarriedCacheReader
-from lightning_exposure.adapters.huggingface._reading_in_parts import difference_in_parts
 from lightning_exposure.adapters.huggingface._shared_prompt import SharedPromptReader
 from lightning_exposure.adapters.huggingface.pretrained import PretrainedCall, is_pretrained, refuse_encoder_decoder
 from lightning_exposure.adapters.protocol import evaluating
 from lightning_exposure.adapters.stateless import StatelessAdapter, Tokens
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.errors import ArgumentError, ModelError
 
 _SHORT = 5
@@ -33,39 +33,39 @@ _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size", "local_wind
 """What configs call the number of tokens after which something is no longer seen."""
 
 
-class Reader(Protocol):
+class WayOfReading(Protocol):
     """One way to read on: what a `StepModel` does, and what is needed to try it out and to bound its memory."""
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, ModelState]:
         """Read a prompt."""
         ...
 
-    def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
+    def step(self, state: ModelState, tokens: Tensor, /) -> tuple[Tensor, ModelState]:
         """Read one more token in each row."""
         ...
 
-    def select(self, state: State, rows: Tensor, /) -> State:
+    def select(self, state: ModelState, rows: Tensor, /) -> ModelState:
         """Some of the rows."""
         ...
 
-    def concatenate(self, states: Sequence[State], /) -> State:
+    def concatenate(self, states: Sequence[ModelState], /) -> ModelState:
         """Several batches of rows as one."""
         ...
 
-    def bytes_of(self, state: State, /) -> int:
+    def bytes_of(self, state: ModelState, /) -> int:
         """The memory that the rows take."""
         ...
 
-    def row_bytes(self, state: State, depth: int, /) -> int:
+    def row_bytes(self, state: ModelState, depth: int, /) -> int:
         """The memory that one row takes at most, `depth` tokens after the prompt, while it is read."""
         ...
 
-    def contents(self, state: State, /) -> Iterator[Tensor]:
+    def contents(self, state: ModelState, /) -> Iterator[Tensor]:
         """All that is remembered of a batch of one row."""
         ...
 
 
-class _Recomputed(StatelessAdapter):
+class _RereadingReader(StatelessAdapter):
     """Reads everything again for every token; no trial is needed."""
 
     def __init__(self, call: PretrainedCall) -> None:
@@ -93,12 +93,12 @@ class _Recomputed(StatelessAdapter):
         return self._call.logits_without_cache(ids, 1)[:, -1]
 
 
-WAYS: Mapping[str, Callable[[PretrainedCall], Reader]] = MappingProxyType(
+WAYS: Mapping[str, Callable[[PretrainedCall], WayOfReading]] = MappingProxyType(
     {
         "attention": lambda call: SharedPromptReader(call, in_attention=True),
         "cache": lambda call: SharedPromptReader(call, in_attention=False),
         "state": CarriedCacheReader,
-        "recompute": _Recomputed,
+        "recompute": _RereadingReader,
     }
 )
 """The ways to read on, in the order in which they are tried."""
@@ -207,7 +207,7 @@ class HuggingFaceAdapter:
             self._try_out(list(root), list(paths[0][:room]))
         return not self.rereads
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, ModelState]:
         """Read a prompt."""
         self._call.ids(tokens)
         with torch.no_grad():
@@ -215,28 +215,28 @@ class HuggingFaceAdapter:
                 self._try_out(list(tokens))
             return self._reader.start(tokens)
 
-    def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
+    def step(self, state: ModelState, tokens: Tensor, /) -> tuple[Tensor, ModelState]:
         """Read one more token in each row."""
         with torch.no_grad():
             return self._reader.step(state, tokens)
 
-    def select(self, state: State, rows: Tensor, /) -> State:
+    def select(self, state: ModelState, rows: Tensor, /) -> ModelState:
         """Some of the rows."""
         return self._reader.select(state, rows)
 
-    def concatenate(self, states: Sequence[State], /) -> State:
+    def concatenate(self, states: Sequence[ModelState], /) -> ModelState:
         """Several batches of rows as one."""
         return self._reader.concatenate(states)
 
-    def bytes_of(self, state: State, /) -> int:
+    def bytes_of(self, state: ModelState, /) -> int:
         """The memory that the rows take; what they share is not counted."""
         return self._reader.bytes_of(state)
 
-    def row_bytes(self, state: State, depth: int, /) -> int:
+    def row_bytes(self, state: ModelState, depth: int, /) -> int:
         """The memory that one row takes at most, `depth` tokens after a prompt, while it is read."""
         return self._reader.row_bytes(state, depth)
 
-    def _next_reader(self) -> Reader:
+    def _next_reader(self) -> WayOfReading:
         """The first of the ways that are left that does not fail at once."""
         while True:
             try:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from lightning_exposure.adapters.protocol import device_of, evaluating, logits_in_layout
 from lightning_exposure.adapters.states import (
-    State,
+    ModelState,
     batch_dimensions,
     bytes_of,
     concatenate,
@@ -56,7 +56,7 @@ class RecurrentAdapter:
         module: nn.Module,
         *,
         state_argument: str | None = None,
-        initial_state: Callable[[int], State] | None = None,
+        initial_state: Callable[[int], ModelState] | None = None,
         time_first: bool = False,
     ) -> None:
         self._module = module
@@ -84,33 +84,33 @@ class RecurrentAdapter:
         """Whether the module is given token ids `(time, batch)`."""
         return self._time_first
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, ModelState]:
         """Read a prompt from the initial state."""
         prompt = torch.tensor([list(tokens)], dtype=torch.long, device=device_of(self._module))
         logits, state = self.read(prompt, self.first(1))
         return logits[:, -1], state
 
-    def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
+    def step(self, state: ModelState, tokens: Tensor, /) -> tuple[Tensor, ModelState]:
         """Read one more token in each row."""
         logits, after = self.read(tokens[:, None], state)
         return logits[:, -1], after
 
-    def select(self, state: State, rows: Tensor, /) -> State:
+    def select(self, state: ModelState, rows: Tensor, /) -> ModelState:
         """The state of some rows."""
         return select_rows(state, self._dimensions, rows)
 
-    def concatenate(self, states: Sequence[State], /) -> State:
+    def concatenate(self, states: Sequence[ModelState], /) -> ModelState:
         """Several batches of states as one."""
         return concatenate(states, self._dimensions)
 
-    def bytes_of(self, state: State, /) -> int:
+    def bytes_of(self, state: ModelState, /) -> int:
         """The memory a state takes."""
         return bytes_of(state)
 
     def _zeros(self, batch: int, time: int) -> Tensor:
         return torch.zeros(batch, time, dtype=torch.long, device=device_of(self._module))
 
-    def first(self, batch: int) -> State | None:
+    def first(self, batch: int) -> ModelState | None:
         """The state before the first token, for some rows; None: the module makes it itself."""
         return self._initial_state(batch) if self._initial_state is not None else None
 
@@ -118,7 +118,7 @@ class RecurrentAdapter:
         """The logits `(batch, time, vocabulary)` of one pass over rows from the initial state, or the last ones."""
         return self.read(tokens, self.first(len(tokens)))[0]
 
-    def read(self, tokens: Tensor, state: State | None) -> tuple[Tensor, State]:
+    def read(self, tokens: Tensor, state: ModelState | None) -> tuple[Tensor, ModelState]:
         """Read several tokens `(batch, time)` from a state; None: from one that the module makes itself.
 
         Returns:
@@ -135,7 +135,7 @@ class RecurrentAdapter:
             )
         return logits, after
 
-    def _call(self, tokens: Tensor, state: State | None) -> Any:
+    def _call(self, tokens: Tensor, state: ModelState | None) -> Any:
         tokens = (tokens.T if self._time_first else tokens).contiguous()
         if state is None:
             return self._module(tokens)

@@ -13,13 +13,13 @@ from lightning_exposure.adapters.huggingface.pretrained import PretrainedCall
 from lightning_exposure.adapters.protocol import device_of
 
 if TYPE_CHECKING:
-    from lightning_exposure.adapters.huggingface.adapter import Reader
+    from lightning_exposure.adapters.huggingface.adapter import WayOfReading
 
 _LOGITS_AT_ONCE = 2**26
 """How many logits are compared at most, those of the last tokens."""
 
 
-def difference_in_parts(reader: Reader, call: PretrainedCall, prompt: list[int], more: list[int]) -> str | None:
+def difference_in_parts(reader: WayOfReading, call: PretrainedCall, prompt: list[int], more: list[int]) -> str | None:
     """What is different when tokens are read one by one instead of at once; None if nothing is.
 
     The memory is compared too: logits of an untrained head may be the same whatever was read before. In the end rows
