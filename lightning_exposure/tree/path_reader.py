@@ -6,7 +6,7 @@ and its normalizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from torch import Tensor
 from lightning_exposure.adapters.protocol import StepModel, device_of
 from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.tree.prices import edge_bits
+from lightning_exposure.tree.prompt import Prompt
 
 Check = Callable[[Tensor, int], Tensor]
 """Looks at logits for so many rows, and hands them on as they are priced."""
@@ -44,19 +45,19 @@ class PathReader:
 
     Args:
         model: What reads.
-        root: The tokens before the first blank.
+        prompt: What stands before the first blank.
         check: For logits as they come from the model.
     """
 
-    def __init__(self, model: StepModel, root: Sequence[int], check: Check) -> None:
+    def __init__(self, model: StepModel, prompt: Prompt, check: Check) -> None:
         self._model = model
-        self._root = root
+        self._prompt = prompt
         self._check = check
         self._device = device_of(model.module)
 
     def start(self) -> Reading:
         """Read the prompt."""
-        logits, state = self._model.start(self._root)
+        logits, state = self._prompt.read()
         return Reading(state, self._check(logits, 1))
 
     def step(self, state: ModelState, tokens: NDArray[np.int64]) -> Reading:

@@ -29,6 +29,7 @@ from lightning_exposure.tokenization.tokenizers import Tokenizer
 from lightning_exposure.tree._state_size import bytes_of_row
 from lightning_exposure.tree.path_reader import PathReader
 from lightning_exposure.tree.prices import price_children
+from lightning_exposure.tree.prompt import Prompt
 
 if TYPE_CHECKING:
     from lightning_exposure.secrets import SecretFormat
@@ -110,7 +111,8 @@ class SecretTree:
     """A model, a format and a tokenizer: the tree of all secrets of the format, priced by the model.
 
     The tree never changes the model. While it works the module is in eval mode and without gradients; afterwards
-    every submodule is in the mode it was in. It keeps no results, so it can be walked again after more training.
+    every submodule is in the mode it was in. It keeps no results, so it can be walked again after more training;
+    only while a walk or a measurement lasts, what the model said after the prompt (`prompt.kept()`).
 
     When it is made it tries the model on some of the secrets, and refuses one that is not what it seems: that sees
     tokens to come, shifts its input, takes time for the batch, is never the same twice, or returns probabilities.
@@ -152,6 +154,7 @@ class SecretTree:
         self.tokenizer = self.spelling.tokenizer
         self.automaton = self.spelling.automaton
         self.model = step_model(model, context=context)
+        self.prompt = Prompt(self.model, self.spelling.root)
         self.batch_size = batch_size
         self._trouble = try_on(self.model, self.spelling)
 
@@ -201,6 +204,7 @@ class SecretTree:
         part = copy(self)
         part.spelling = self.spelling.starting_with(known)
         part.automaton = part.spelling.automaton
+        part.prompt = Prompt(part.model, part.spelling.root)
         return part
 
     def text(self, path: Sequence[int]) -> str:
@@ -209,8 +213,7 @@ class SecretTree:
 
     def root(self, bound: float = math.inf) -> Children:
         """Read the prompt and give the first tokens of all secrets; counts as one expansion."""
-        with evaluating(self.model.module):
-            logits, state = self.model.start(self.spelling.root)
+        logits, state = self.prompt.read()
         logits = self._checked(logits, 1)
         if self._trouble is not None:
             raise self._trouble
@@ -234,7 +237,7 @@ class SecretTree:
         if self._trouble is not None:
             raise self._trouble
         with evaluating(self.model.module):
-            yield PathReader(self.model, self.spelling.root, self._checked)
+            yield PathReader(self.model, self.prompt, self._checked)
 
     def revive(self, paths: NDArray[np.int32], places: NDArray[np.int64], costs: NDArray[np.float64]) -> Nodes:
         """Nodes whose states were dropped to save memory: their tokens are read again from the root.
@@ -247,7 +250,7 @@ class SecretTree:
         depths = (paths >= 0).sum(axis=1)
         device = device_of(self.model.module)
         with evaluating(self.model.module):
-            _, state = self.model.start(self.spelling.root)
+            _, state = self.prompt.read()
             states, rows = [], []
             node = np.zeros(len(paths), dtype=np.int64)  # in the state of a level: where each path has come to
             for level in range(int(depths.max())):
@@ -284,7 +287,7 @@ class SecretTree:
         tokens, _ = self.automaton.children(self.automaton.start)
         token = torch.from_numpy(tokens[:1]).to(device_of(self.model.module))
         with evaluating(self.model.module):
-            logits, state = self.model.start(self.spelling.root)
+            logits, state = self.prompt.read()
             in_model = bytes_of_row(self.model, state, token, self.automaton.depth)
         return in_model + 3 * logits.numel() * max(4, logits.element_size())
 

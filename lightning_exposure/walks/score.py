@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.tree.path_reader import PathReader, Reading
+from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
 
@@ -28,6 +29,7 @@ class Scores:
     expansions: int
 
 
+@reads_prompt_once
 def score(tree: SecretTree, secrets: Sequence[str], *, memory: int = DEFAULT_MEMORY) -> Scores:
     """The log-perplexity of each secret, in bits, in the order given.
 
@@ -181,9 +183,11 @@ def follow(
     if not len(paths):
         return
     order = np.lexsort(paths.T[::-1])  # paths that go through one node stand together
-    batch = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
+    with tree.prompt.kept():  # not while the generator waits: the caller may train on meanwhile
+        batch = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
+        root = tree.root(bound)
     start = np.zeros(len(order), dtype=np.int64)
-    yield from _follow_from(tree, paths, PathStep(tree.root(bound), order, start, 1), 0, bound, batch)
+    yield from _follow_from(tree, paths, PathStep(root, order, start, 1), 0, bound, batch)
 
 
 def _follow_from(

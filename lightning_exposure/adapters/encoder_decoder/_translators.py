@@ -17,8 +17,8 @@ from lightning_exposure.errors import ModelError
 
 _REMEDY = (
     "Expected a Hugging Face encoder-decoder, or a module with encode(source) -> encoded and decode(tokens, encoded, "
-    "state=None) -> (logits, state) or logits, what encode returns made of tensors with one row per source; or a module "
-    "that holds one such module in an attribute."
+    "state=None) -> (logits, state) or logits, what encode returns made of tensors with one row per source; or a "
+    "module that holds one such module in an attribute."
 )
 
 

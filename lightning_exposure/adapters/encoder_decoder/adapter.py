@@ -198,8 +198,8 @@ def start_token(translator: Translator, start: int | None) -> int:
     found = translator.start_id if start is None else start
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
         raise ArgumentError(
-            f"start is {start!r}, and {type(translator.module).__name__} says {translator.start_id!r}; expected the id of the "
-            "token that the decoder was trained to begin with. Give start=..., or set decoder_start_token_id in the "
+            f"start is {start!r}, and {type(translator.module).__name__} says {translator.start_id!r}; expected the id of "
+            "the token that the decoder was trained to begin with. Give start=..., or set decoder_start_token_id in the "
             "model's configuration (for a module of your own, an attribute start_id)."
         )
     return found
@@ -260,8 +260,8 @@ def _inner(translator: Translator, source: list[int], start: int) -> _Stepping:
             tokens, truth = _trial(translator, encoded, start)
         except Exception as error:
             raise ModelError(
-                f"{type(translator.module).__name__} failed on a source of {len(source)} tokens and a target that begins "
-                f"with token {start}: {error!r}. Are these ids within its vocabularies, and the source not too long?"
+                f"{type(translator.module).__name__} failed on a source of {len(source)} tokens and a target that "
+                f"begins with token {start}: {error!r}. Are these ids within its vocabularies, and the source not too long?"
             ) from error
         try:
             inner: _Stepping

@@ -65,7 +65,8 @@ def score_translations(
     if len(broken):
         raise ModelError(
             f"the model returned NaN for {len(broken)} of {len(translations)} translations, the first at position "
-            f"{broken[0]}; a log-perplexity needs finite logits. Look at the training (a loss that became NaN?) before measuring."
+            f"{broken[0]}; a log-perplexity needs finite logits. Look at the training (a loss that became NaN?) before "
+            "measuring."
         )
     return costs
 
