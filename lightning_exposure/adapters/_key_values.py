@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from lightning_exposure.adapters._large_tensors import empty
+from lightning_exposure.adapters.states import ModelState, tensors_of
 from lightning_exposure.errors import ModelError
 
 KeysAndValues = tuple[Tensor, Tensor]
+"""Of one layer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,11 +29,13 @@ class PromptKeyValues:
         tokens: The prompt.
         layers: Keys and values of each layer `(key heads, tokens, size)`.
         numbers: For each number by which the model calls a layer, which of the layers it is.
+        beside: What else all rows share, made of tensors, such as what a decoder looks up in its source.
     """
 
     tokens: tuple[int, ...]
     layers: tuple[KeysAndValues, ...]
     numbers: dict[int, int]
+    beside: ModelState = None
 
     @cached_property
     def places(self) -> dict[tuple[int, int], tuple[int, int]]:
@@ -45,11 +49,8 @@ class PromptKeyValues:
 
     def holds_the_same_as(self, other: PromptKeyValues) -> bool:
         """Whether another prompt was read by the same weights to the same effect."""
-        return self.tokens == other.tokens and all(
-            torch.equal(mine, theirs)
-            for pair, others in zip(self.layers, other.layers, strict=True)
-            for mine, theirs in zip(pair, others, strict=True)
-        )
+        mine, theirs = (list(tensors_of([prompt.layers, prompt.beside])) for prompt in (self, other))
+        return self.tokens == other.tokens and len(mine) == len(theirs) and all(map(torch.equal, mine, theirs))
 
     def no_tokens(self) -> RowKeyValues:
         """One row that has read nothing after the prompt."""

@@ -19,10 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lightning_exposure.adapters.choosing import step_model
+from lightning_exposure.adapters.choosing import TriedModels
 from lightning_exposure.adapters.protocol import StepModel, device_of, evaluating
 from lightning_exposure.adapters.states import ModelState
-from lightning_exposure.adapters.trial import try_on
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.tokenization.spelling import Spelling
 from lightning_exposure.tokenization.tokenizers import Tokenizer
@@ -125,6 +124,7 @@ class SecretTree:
             tokenizer of `transformers` or `tokenizers`.
         context: For a model without a state: how many of the last tokens it is given; None: all.
         batch_size: The largest number of nodes the model reads at once.
+        tried: What is known of models from other trees; a module that is in it is not tried again.
 
     Raises:
         ModelError: No adapter fits, or the model is not what it seems.
@@ -146,6 +146,7 @@ class SecretTree:
         *,
         context: int | None = None,
         batch_size: int = 4096,
+        tried: TriedModels | None = None,
     ) -> None:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
@@ -153,10 +154,11 @@ class SecretTree:
         self.spelling = Spelling(format, tokenizer)
         self.tokenizer = self.spelling.tokenizer
         self.automaton = self.spelling.automaton
-        self.model = step_model(model, context=context)
+        tried = TriedModels() if tried is None else tried
+        self.model = tried.step_model(model, context=context)
         self.prompt = Prompt(self.model, self.spelling.root)
         self.batch_size = batch_size
-        self._trouble = try_on(self.model, self.spelling)
+        self._trouble = tried.try_on(self.model, self.spelling)
 
     def __repr__(self) -> str:
         """Format, size and model."""

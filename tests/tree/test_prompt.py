@@ -19,7 +19,6 @@ from lightning_exposure.walks import (
     DistinctSampler,
     beam,
     best_first,
-    count_ranks,
     enumerate_leaves,
     measure_rounding,
     model_walks,

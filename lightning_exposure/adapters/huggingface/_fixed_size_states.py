@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure.adapters._transformers import tensors_in_cache
 from lightning_exposure.adapters.huggingface.pretrained import PretrainedCall
 from lightning_exposure.adapters.protocol import device_of
 from lightning_exposure.adapters.states import batch_dimensions, bytes_of, concatenate, select_rows
@@ -63,14 +64,16 @@ class CarriedCacheReader:
     def start(self, tokens: Sequence[int], /) -> tuple[Tensor, CarriedCache]:
         """Read a prompt."""
         logits, cache = self._read(self._call.ids(tokens), None)
-        return logits, CarriedCache(cache, tuple(_tensors_in(cache)))
+        return logits, CarriedCache(cache, tuple(tensors_in_cache(cache)))
 
     def step(self, state: CarriedCache, tokens: Tensor, /) -> tuple[Tensor, CarriedCache]:
         """Read one more token in each row."""
         # Models write into the tensors of their cache: they get copies.
-        copies = {id(old): mine.clone() for old, mine in zip(_tensors_in(state.template), state.tensors, strict=True)}
+        copies = {
+            id(old): mine.clone() for old, mine in zip(tensors_in_cache(state.template), state.tensors, strict=True)
+        }
         logits, cache = self._read(tokens[:, None], deepcopy(state.template, copies))
-        return logits, CarriedCache(state.template, tuple(_tensors_in(cache)))
+        return logits, CarriedCache(state.template, tuple(tensors_in_cache(cache)))
 
     def select(self, state: CarriedCache, rows: Tensor, /) -> CarriedCache:
         """Some of the rows."""
@@ -94,7 +97,7 @@ class CarriedCacheReader:
 
     def _probe(self, batch: int, time: int) -> list[Tensor]:
         tokens = torch.zeros(batch, time, dtype=torch.long, device=device_of(self.module))
-        return list(_tensors_in(self._read(tokens, None)[1]))
+        return list(tensors_in_cache(self._read(tokens, None)[1]))
 
     def _read(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         logits, output = self._call.last_logits(tokens, use_cache=True, **{self._argument: cache})
@@ -102,17 +105,3 @@ class CarriedCacheReader:
         if after is None:
             raise ModelError(f"{self._call.name} takes {self._argument} and returns none")
         return logits[:, -1], after
-
-
-def _tensors_in(cache: Any) -> Iterator[Tensor]:
-    """Every tensor in a cache, in a fixed order: containers, and the attributes of objects that transformers makes."""
-    if isinstance(cache, Tensor):
-        yield cache
-    elif isinstance(cache, (list, tuple)):
-        for item in cache:
-            yield from _tensors_in(item)
-    elif isinstance(cache, dict):
-        for item in cache.values():
-            yield from _tensors_in(item)
-    elif type(cache).__module__.split(".")[0] == "transformers":
-        yield from _tensors_in(vars(cache))
