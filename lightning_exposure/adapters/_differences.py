@@ -56,6 +56,40 @@ def difference(one: Tensor, other: Tensor) -> Tensor:
     return (one - other).abs() * seen
 
 
+class SameLogits:
+    """Equal but for rounding: one rule for all who read the same text in two ways.
+
+    Args:
+        eps: The relative rounding of the model.
+        noise: How far its logits are apart when the same text is read in batches of two shapes.
+    """
+
+    def __init__(self, eps: float, noise: float = 0.0) -> None:
+        self._slack = max(1e-4, 16.0 * eps)
+        self._eps = eps
+        self._noise = noise
+
+    def limit(self, logits: Tensor) -> float:
+        """How far others may be from these logits and still be the same."""
+        logits = comparable(logits)
+        return self._slack * spread(logits) + 4.0 * self._eps * typical(logits) + 4.0 * self._noise
+
+    def __call__(self, one: Tensor, other: Tensor) -> bool:
+        """Whether logits are the same."""
+        if one.shape != other.shape:
+            return False
+        return bool(difference(comparable(one), comparable(other)).max() <= self.limit(other))
+
+    def tensors(self, one: Tensor, other: Tensor) -> bool:
+        """Whether other numbers that a model computed are the same; whole numbers must be equal."""
+        if one.shape != other.shape:
+            return False
+        if not one.numel():
+            return True
+        slack = self._slack if one.is_floating_point() else 0.0
+        return bool((one.double() - other.double()).abs().max() <= slack * float(other.abs().max()))
+
+
 class Changes:
     """What differs from the logits of a batch of texts.
 

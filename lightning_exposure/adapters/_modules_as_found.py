@@ -1,4 +1,7 @@
-"""Modules as people have them: a network inside of a module without a forward, a method that makes the first state."""
+"""Modules as people have them: a network inside of a module without a forward, a method that makes the first state.
+
+And what is said when a forward is none of a language model.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from lightning_exposure.adapters.protocol import device_of, dtype_of
-from lightning_exposure.adapters.states import State, holds_tensors, map_tensors
+from lightning_exposure.adapters.protocol import device_of, dtype_of, other_shape, some_logits_of
+from lightning_exposure.adapters.states import ModelState, holds_tensors, map_tensors
 from lightning_exposure.errors import ModelError
+
+BY_HAND = (
+    "Choose by hand: SecretTree(RecurrentAdapter(module, state_argument='...', initial_state=...), format, tokenizer) "
+    "for a forward that takes and returns a state, SecretTree(StatelessAdapter(module), format, tokenizer) for one "
+    "that maps token ids to logits, or a StepModel of your own (lightning_exposure.adapters). Callbacks take it as "
+    "model=lambda module: RecurrentAdapter(module, ...), or model=lambda module: module.network for a part of it."
+)
+"""What to do if no adapter fits."""
 
 _MAKERS = (
     "init_hidden", "init_state", "init_states", "init_hidden_state", "initial_state", "initial_hidden",
@@ -53,9 +65,9 @@ def _lacks_forward(model: nn.Module) -> bool:
     return owner is nn.Module or owner.__name__ == "LightningModule"
 
 
-def initial_states(model: nn.Module) -> list[Callable[[int], State]]:
+def initial_states(model: nn.Module) -> list[Callable[[int], ModelState]]:
     """The module's own ways to make the state before the first token, for a batch of some size."""
-    found: list[Callable[[int], State]] = []
+    found: list[Callable[[int], ModelState]] = []
     for name in _MAKERS:
         maker = getattr(model, name, None)
         if not callable(maker) or isinstance(maker, nn.Module):
@@ -72,7 +84,7 @@ def initial_states(model: nn.Module) -> list[Callable[[int], State]]:
     return found
 
 
-def _made(model: nn.Module, maker: Any, arguments: Callable[[int], tuple[Any, ...]], batch: int) -> State:
+def _made(model: nn.Module, maker: Any, arguments: Callable[[int], tuple[Any, ...]], batch: int) -> ModelState:
     """A state where the module is and in its precision, whatever the method says."""
 
     def fitted(tensor: Tensor) -> Tensor:
@@ -81,3 +93,36 @@ def _made(model: nn.Module, maker: Any, arguments: Callable[[int], tuple[Any, ..
 
     made = maker(*arguments(batch))
     return map_tensors(fitted, made) if holds_tensors(made) else made
+
+
+def probe_tokens(model: nn.Module, batch: int, time: int) -> Tensor:
+    """Token ids that any vocabulary has."""
+    return torch.zeros(batch, time, dtype=torch.long, device=device_of(model))
+
+
+def forward_failed(model: nn.Module, error: Exception) -> ModelError:
+    """What is raised for a forward that does not take token ids alone."""
+    what = f"forward of {type(model).__name__} failed on token ids of shape (2, 3) alone: {error!r}."
+    return ModelError(f"{what} {BY_HAND}{_example(model)}")
+
+
+def refuse_other_shapes(model: nn.Module, output: Any) -> None:
+    """Raise if what forward returned for `probe_tokens(model, 2, 3)` has no logits in it.
+
+    Raises:
+        ModelError: It has none, or they have another shape.
+    """
+    try:
+        logits = some_logits_of(output, 2, 3)
+        if logits.shape[1:] == (1, 3):  # the logits of a vocabulary of three tokens, or one number for each position?
+            longer = some_logits_of(model(probe_tokens(model, 2, 4)), 2, 4)
+            if longer.shape[-1] != 3:
+                raise other_shape(logits[:, 0], 2, 3)
+    except ModelError as error:
+        raise ModelError(f"{error}{_example(model)}") from error
+
+
+def _example(model: nn.Module) -> str:
+    """How to name a part of a module, if it has any that could be a language model."""
+    parts = [name for name, part in model.named_children() if any(True for _ in part.children())]
+    return f" If one of its parts is the language model: model=lambda module: module.{parts[0]}." if parts else ""

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.errors import ModelError
 
 
@@ -27,23 +27,23 @@ class StepModel(Protocol):
         """The module that does the work; kept in eval mode while a tree uses it."""
         ...
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, ModelState]:
         """Read a prompt. Returns the logits `(1, vocabulary)` after it and the state of that one row."""
         ...
 
-    def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
+    def step(self, state: ModelState, tokens: Tensor, /) -> tuple[Tensor, ModelState]:
         """Read one token `(batch,)` in each row. Returns the logits `(batch, vocabulary)` and the new state."""
         ...
 
-    def select(self, state: State, rows: Tensor, /) -> State:
+    def select(self, state: ModelState, rows: Tensor, /) -> ModelState:
         """The state of some rows; a row may be asked for several times."""
         ...
 
-    def concatenate(self, states: Sequence[State], /) -> State:
+    def concatenate(self, states: Sequence[ModelState], /) -> ModelState:
         """Several batches of states as one."""
         ...
 
-    def bytes_of(self, state: State, /) -> int:
+    def bytes_of(self, state: ModelState, /) -> int:
         """The memory a state takes."""
         ...
 

@@ -1,4 +1,4 @@
-"""The adapter for any model without a state: its memory is the tokens themselves, read anew at every step."""
+"""The adapter for any model without a state: what it carries is the tokens themselves, read anew at every step."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure.adapters.protocol import device_of, logits_in_layout
+from lightning_exposure.adapters._modules_as_found import (
+    forward_failed,
+    probe_tokens,
+    refuse_other_shapes,
+    with_forward,
+)
+from lightning_exposure.adapters.protocol import device_of, evaluating, logits_in_layout
+from lightning_exposure.adapters.registry import ADAPTERS
 from lightning_exposure.errors import ArgumentError
 
 _LOGITS_AT_ONCE = 2**26
@@ -22,6 +29,7 @@ class Tokens(NamedTuple):
     lengths: Tensor
 
 
+@ADAPTERS.register("stateless", priority=-30)
 class StatelessAdapter:
     """Reads with a module whose forward is `logits = module(tokens)`, by giving it the tokens again each time.
 
@@ -46,6 +54,23 @@ class StatelessAdapter:
         self._context = context
         self._time_first = time_first
         self._vocabulary: int | None = None
+
+    @classmethod
+    def recognise(cls, module: nn.Module, /, *, context: int | None = None) -> StatelessAdapter:
+        """An adapter for any module that maps token ids to logits: the last to be asked.
+
+        Raises:
+            ModelError: The module does not; the message says what to do.
+        """
+        model = with_forward(module)
+        if context is None:  # else the caller has chosen
+            with evaluating(model):
+                try:
+                    output = model(probe_tokens(model, 2, 3))
+                except Exception as error:
+                    raise forward_failed(model, error) from error
+                refuse_other_shapes(model, output)
+        return cls(model, context=context)
 
     @property
     def module(self) -> nn.Module:

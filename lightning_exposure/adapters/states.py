@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-State = Any
-"""A model's memory of what it read, for a batch of rows: opaque to everything but the adapter that made it."""
+ModelState = Any
+"""What a model carries of what it read, for a batch of rows: opaque to everything but the adapter that made it."""
 
 
-def map_tensors(function: Callable[..., Any], state: State, *others: State) -> State:
+def map_tensors(function: Callable[..., Any], state: ModelState, *others: ModelState) -> ModelState:
     """Apply a function to every tensor of a nested state (and the tensors at the same place of others)."""
     if isinstance(state, (tuple, list)):
         items = [map_tensors(function, *parts) for parts in zip(state, *others, strict=True)]
@@ -28,7 +28,7 @@ def map_tensors(function: Callable[..., Any], state: State, *others: State) -> S
     return function(state, *others)
 
 
-def tensors_of(state: State) -> Iterator[Tensor]:
+def tensors_of(state: ModelState) -> Iterator[Tensor]:
     """Every tensor of a nested state, in a fixed order."""
     if isinstance(state, (tuple, list)):
         for item in state:
@@ -40,7 +40,7 @@ def tensors_of(state: State) -> Iterator[Tensor]:
         yield state
 
 
-def holds_tensors(state: State) -> bool:
+def holds_tensors(state: ModelState) -> bool:
     """Whether a value is a nested container with nothing but tensors in it, and at least one."""
     if isinstance(state, (tuple, list)):
         return len(state) > 0 and all(holds_tensors(item) for item in state)
@@ -49,7 +49,7 @@ def holds_tensors(state: State) -> bool:
     return isinstance(state, Tensor)
 
 
-def batch_dimensions(of_two: State, of_three: State) -> State:
+def batch_dimensions(of_two: ModelState, of_three: ModelState) -> ModelState:
     """For each tensor, which dimension is the batch: the one that is 2 in a batch of two and 3 in one of three.
 
     Returns:
@@ -66,12 +66,12 @@ def batch_dimensions(of_two: State, of_three: State) -> State:
     return map_tensors(find, of_two, of_three)
 
 
-def select_rows(state: State, dimensions: State, rows: Tensor) -> State:
+def select_rows(state: ModelState, dimensions: ModelState, rows: Tensor) -> ModelState:
     """The states of some rows of a batch (a row may occur several times)."""
     return map_tensors(lambda tensor, dim: tensor.index_select(dim, rows), state, dimensions)
 
 
-def concatenate(states: Sequence[State], dimensions: State) -> State:
+def concatenate(states: Sequence[ModelState], dimensions: ModelState) -> ModelState:
     """Several batches of states as one."""
     if len(states) == 1:
         return states[0]
@@ -79,6 +79,6 @@ def concatenate(states: Sequence[State], dimensions: State) -> State:
     return map_tensors(lambda dim, *tensors: torch.cat(tensors, dim), dimensions, first, *others)
 
 
-def bytes_of(state: State) -> int:
+def bytes_of(state: ModelState) -> int:
     """The memory that the tensors of a state take."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(state))

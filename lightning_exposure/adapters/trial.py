@@ -17,13 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lightning_exposure.adapters._differences import Changes, comparable, difference, eps_of, spread, typical
+from lightning_exposure.adapters._differences import (
+    Changes,
+    SameLogits,
+    comparable,
+    difference,
+    eps_of,
+    spread,
+    typical,
+)
 from lightning_exposure.adapters._refusals import RefusedModelError, Verdicts
 from lightning_exposure.adapters._traceless import without_trace
-from lightning_exposure.adapters._trial_texts import ROWS, Probe, probe_of
+from lightning_exposure.adapters._trial_texts import ROWS, Probe
 from lightning_exposure.adapters.protocol import StepModel, device_of
 from lightning_exposure.errors import ModelError
-from lightning_exposure.tokenization.spelling import Spelling
 
 _ALTERED = [0, 2, 4]
 _LEFT_ALONE = [1, 3, 5]
@@ -39,8 +46,12 @@ _PLACES = 32
 """How many places are looked at before a model counts as shifted."""
 
 
-def try_on(model: StepModel, spelling: Spelling) -> ModelError | None:
+def try_on(model: StepModel, probe: Probe) -> ModelError | None:
     """Try a model on the secrets of a format, when a tree is made.
+
+    Args:
+        model: What reads.
+        probe: Some texts of the format.
 
     Raises:
         RefusedModelError: The model is not what it seems.
@@ -48,7 +59,6 @@ def try_on(model: StepModel, spelling: Spelling) -> ModelError | None:
     Returns:
         What went wrong when it read texts as long as the longest secret; None if nothing did.
     """
-    probe = probe_of(spelling)
     try:
         try:
             try_model(model, probe)
@@ -221,7 +231,7 @@ class _Steps:
             single.append(comparable(found)[0])
             apart.append(float(difference(single[-1], comparable(logits)[order == 0][0]).max()))
         whole = torch.cat([self._whole(self._paths[row]) for row in order])
-        close = max(1e-4, 16.0 * self._eps) * spread(whole) + 4.0 * self._eps * typical(whole)
+        close = SameLogits(self._eps).limit(whole)
         if self._jumps(apart, close):
             self._verdicts.refuse_mixed_rows(time_first=False)
         wrong = difference(comparable(logits), whole).amax(dim=1) > close + 4.0 * max(apart)

@@ -17,6 +17,7 @@ from lightning_exposure.exposure._references import measure_by_sampling, measure
 from lightning_exposure.exposure._weighted import measure_by_importance
 from lightning_exposure.exposure.intervals import check_confidence
 from lightning_exposure.exposure.result import ExposureEstimate
+from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks import DEFAULT_MEMORY, measure_rounding, score
 
@@ -24,6 +25,7 @@ _LARGEST_BITS = 500
 """Estimated ranks and their variances are floating-point numbers, and those end at 2^1024."""
 
 
+@reads_prompt_once
 def measure_exposure(
     tree: SecretTree,
     secrets: Sequence[str],

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from lightning_exposure.adapters.encoder_decoder.translations import score_pairs
+from lightning_exposure.adapters.encoder_decoder.translations import score_translations
 from lightning_exposure.errors import ArgumentError, BudgetError
 from lightning_exposure.exposure._case import bits_of_rank
 from lightning_exposure.exposure._references import rank_among_references, rank_counts
@@ -159,7 +159,7 @@ def measure_tied_exposure(
         for begin in range(0, len(numbers), _CHUNK):
             texts = map(formats.pair, numbers[begin : begin + _CHUNK])
             pairs = [(encode_source(source), encode_target(target)) for source, target in texts]
-            costs[begin : begin + _CHUNK] = score_pairs(model, pairs, start=start, batch_size=batch_size)
+            costs[begin : begin + _CHUNK] = score_translations(model, pairs, start=start, batch_size=batch_size)
         return costs
 
     numbers = [formats.target.index(secret) for secret in distinct]

@@ -16,6 +16,7 @@ import numpy as np
 
 from lightning_exposure.errors import ArgumentError, BudgetError, ManifestError
 from lightning_exposure.tokenization.paths import PathFinder, path_keys, tokens_of
+from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks import (
     DEFAULT_MEMORY,
@@ -130,6 +131,7 @@ class Extraction:
         return cls.from_dict(content, str(path))
 
 
+@reads_prompt_once
 def extract(
     tree: SecretTree,
     algorithm: str = "shortest_path",

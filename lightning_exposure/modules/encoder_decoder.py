@@ -31,7 +31,7 @@ else:
     _Base = object
 
 
-class Memory(NamedTuple):
+class EncodedSource(NamedTuple):
     """What the encoder made of some sources.
 
     Attributes:
@@ -61,8 +61,8 @@ class EncoderDecoderNetwork(nn.Module):
 
     Example:
         >>> network = EncoderDecoderNetwork(9, 7, hidden_size=4)
-        >>> memory = network.encode(torch.tensor([[3, 4, 5], [6, 0, 0]]))
-        >>> logits, state = network.decode(torch.tensor([[1, 2], [1, 3]]), memory)
+        >>> encoded = network.encode(torch.tensor([[3, 4, 5], [6, 0, 0]]))
+        >>> logits, state = network.decode(torch.tensor([[1, 2], [1, 3]]), encoded)
         >>> logits.shape
         torch.Size([2, 2, 7])
     """
@@ -92,7 +92,7 @@ class EncoderDecoderNetwork(nn.Module):
         self.combine = nn.Linear(2 * hidden_size, hidden_size) if attention else None
         self.head = nn.Linear(hidden_size, target_vocab_size)
 
-    def encode(self, source: Tensor) -> Memory:
+    def encode(self, source: Tensor) -> EncodedSource:
         """Read sources `(batch, time)`, the shorter ones filled up with padding at their end."""
         time = source.shape[1]
         places = torch.arange(1, time + 1, device=source.device)
@@ -103,27 +103,27 @@ class EncoderDecoderNetwork(nn.Module):
         packed = pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
         hidden, state = self.encoder(packed)
         outputs, _ = pad_packed_sequence(hidden, batch_first=True, total_length=time)
-        return Memory(outputs, places > lengths[:, None], state)
+        return EncodedSource(outputs, places > lengths[:, None], state)
 
     def decode(
-        self, tokens: Tensor, memory: Memory, state: tuple[Tensor, Tensor] | None = None
+        self, tokens: Tensor, encoded: EncodedSource, state: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Read tokens of the targets `(batch, time)`, going on from a state.
 
         Args:
             tokens: What comes next in each target; at its very beginning, the start token.
-            memory: What `encode` made of the sources, one for each target.
+            encoded: What `encode` made of the sources, one for each target.
             state: What the last call returned; None: at the beginning of the targets.
 
         Returns:
             The logits `(batch, time, vocab)` of what follows each token, and the state to go on from.
         """
-        before = tuple(part.contiguous() for part in (memory.state if state is None else state))
+        before = tuple(part.contiguous() for part in (encoded.state if state is None else state))
         hidden, after = self.decoder(self.dropout(self.target_embedding(tokens)), before)
         if self.align is not None and self.combine is not None:
-            scores = self.align(hidden) @ memory.outputs.transpose(1, 2)
-            weights = scores.masked_fill(memory.padded[:, None], -torch.inf).softmax(dim=-1)
-            hidden = torch.tanh(self.combine(torch.cat([weights @ memory.outputs, hidden], dim=-1)))
+            scores = self.align(hidden) @ encoded.outputs.transpose(1, 2)
+            weights = scores.masked_fill(encoded.padded[:, None], -torch.inf).softmax(dim=-1)
+            hidden = torch.tanh(self.combine(torch.cat([weights @ encoded.outputs, hidden], dim=-1)))
         return self.head(self.dropout(hidden)), after
 
 
@@ -176,13 +176,13 @@ class Translating(_Base):
         """The token that every target begins with; it is no part of the targets in a batch."""
         return int(self.hparams["start_id"])
 
-    def encode(self, source: Tensor) -> Memory:
+    def encode(self, source: Tensor) -> EncodedSource:
         """Read sources `(batch, time)`; see `EncoderDecoderNetwork.encode`."""
         return self.network.encode(source)
 
-    def decode(self, tokens: Tensor, memory: Memory, state: Any = None) -> tuple[Tensor, Any]:
+    def decode(self, tokens: Tensor, encoded: EncodedSource, state: Any = None) -> tuple[Tensor, Any]:
         """Read tokens of the targets `(batch, time)`; see `EncoderDecoderNetwork.decode`."""
-        return self.network.decode(tokens, memory, state)
+        return self.network.decode(tokens, encoded, state)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """The logits `(batch, time, vocab)` of each token of the targets, given the sources and what stands before."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor
 
 from lightning_exposure.adapters.protocol import StepModel
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 
 
-def bytes_of_row(model: StepModel, state: State, token: Tensor, depth: int) -> int:
+def bytes_of_row(model: StepModel, state: ModelState, token: Tensor, depth: int) -> int:
     """The memory one row takes in a model at most, when it is `depth` tokens long.
 
     States may grow with what was read, and a step may need more than its state. A `StepModel` that knows says so with

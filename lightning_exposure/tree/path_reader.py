@@ -6,7 +6,7 @@ and its normalizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_exposure.adapters.protocol import StepModel, device_of
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.tree.prices import edge_bits
+from lightning_exposure.tree.prompt import Prompt
 
 Check = Callable[[Tensor, int], Tensor]
 """Looks at logits for so many rows, and hands them on as they are priced."""
@@ -31,7 +32,7 @@ class Reading:
         logits: `(nodes, vocabulary)`.
     """
 
-    state: State
+    state: ModelState
     logits: Tensor
 
     def bits(self, rows: NDArray[np.int64], tokens: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -44,27 +45,27 @@ class PathReader:
 
     Args:
         model: What reads.
-        root: The tokens before the first blank.
+        prompt: What stands before the first blank.
         check: For logits as they come from the model.
     """
 
-    def __init__(self, model: StepModel, root: Sequence[int], check: Check) -> None:
+    def __init__(self, model: StepModel, prompt: Prompt, check: Check) -> None:
         self._model = model
-        self._root = root
+        self._prompt = prompt
         self._check = check
         self._device = device_of(model.module)
 
     def start(self) -> Reading:
         """Read the prompt."""
-        logits, state = self._model.start(self._root)
+        logits, state = self._prompt.read()
         return Reading(state, self._check(logits, 1))
 
-    def step(self, state: State, tokens: NDArray[np.int64]) -> Reading:
+    def step(self, state: ModelState, tokens: NDArray[np.int64]) -> Reading:
         """Read one token in each row of a state."""
         logits, after = self._model.step(state, self._tensor(tokens))
         return Reading(after, self._check(logits, len(tokens)))
 
-    def select(self, state: State, rows: NDArray[np.int64]) -> State:
+    def select(self, state: ModelState, rows: NDArray[np.int64]) -> ModelState:
         """The state of some rows."""
         return self._model.select(state, self._tensor(rows))
 

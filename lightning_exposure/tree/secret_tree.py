@@ -19,16 +19,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lightning_exposure.adapters.choosing import step_model
+from lightning_exposure.adapters.choosing import TriedModels
 from lightning_exposure.adapters.protocol import StepModel, device_of, evaluating
-from lightning_exposure.adapters.states import State
-from lightning_exposure.adapters.trial import try_on
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.tokenization.protocol import Tokenizer
 from lightning_exposure.tokenization.spelling import Spelling
 from lightning_exposure.tree._state_size import bytes_of_row
 from lightning_exposure.tree.path_reader import PathReader
 from lightning_exposure.tree.prices import price_children
+from lightning_exposure.tree.prompt import Prompt
 
 if TYPE_CHECKING:
     from lightning_exposure.secrets import SecretFormat
@@ -46,7 +46,7 @@ class Nodes:
         paths: The tokens from the root to each node `(nodes, depth)`; shorter paths are filled up with -1.
     """
 
-    state: State
+    state: ModelState
     tokens: NDArray[np.int64]
     places: NDArray[np.int64]
     costs: NDArray[np.float64]
@@ -74,7 +74,7 @@ class Children:
     """
 
     model: StepModel
-    state: State
+    state: ModelState
     parents: NDArray[np.int64]
     tokens: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -110,7 +110,8 @@ class SecretTree:
     """A model, a format and a tokenizer: the tree of all secrets of the format, priced by the model.
 
     The tree never changes the model. While it works the module is in eval mode and without gradients; afterwards
-    every submodule is in the mode it was in. It keeps no results, so it can be walked again after more training.
+    every submodule is in the mode it was in. It keeps no results, so it can be walked again after more training;
+    only while a walk or a measurement lasts, what the model said after the prompt (`prompt.kept()`).
 
     When it is made it tries the model on some of the secrets, and refuses one that is not what it seems: that sees
     tokens to come, shifts its input, takes time for the batch, is never the same twice, or returns probabilities.
@@ -123,6 +124,7 @@ class SecretTree:
             tokenizer of `transformers` or `tokenizers`.
         context: For a model without a state: how many of the last tokens it is given; None: all.
         batch_size: The largest number of nodes the model reads at once.
+        tried: What is known of models from other trees; a module that is in it is not tried again.
 
     Raises:
         ModelError: No adapter fits, or the model is not what it seems.
@@ -144,6 +146,7 @@ class SecretTree:
         *,
         context: int | None = None,
         batch_size: int = 4096,
+        tried: TriedModels | None = None,
     ) -> None:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
@@ -151,9 +154,11 @@ class SecretTree:
         self.spelling = Spelling(format, tokenizer)
         self.tokenizer = self.spelling.tokenizer
         self.automaton = self.spelling.automaton
-        self.model = step_model(model, context=context)
+        tried = TriedModels() if tried is None else tried
+        self.model = tried.step_model(model, context=context)
+        self.prompt = Prompt(self.model, self.spelling.root)
         self.batch_size = batch_size
-        self._trouble = try_on(self.model, self.spelling)
+        self._trouble = tried.try_on(self.model, self.spelling)
 
     def __repr__(self) -> str:
         """Format, size and model."""
@@ -201,6 +206,7 @@ class SecretTree:
         part = copy(self)
         part.spelling = self.spelling.starting_with(known)
         part.automaton = part.spelling.automaton
+        part.prompt = Prompt(part.model, part.spelling.root)
         return part
 
     def text(self, path: Sequence[int]) -> str:
@@ -209,8 +215,7 @@ class SecretTree:
 
     def root(self, bound: float = math.inf) -> Children:
         """Read the prompt and give the first tokens of all secrets; counts as one expansion."""
-        with evaluating(self.model.module):
-            logits, state = self.model.start(self.spelling.root)
+        logits, state = self.prompt.read()
         logits = self._checked(logits, 1)
         if self._trouble is not None:
             raise self._trouble
@@ -234,7 +239,7 @@ class SecretTree:
         if self._trouble is not None:
             raise self._trouble
         with evaluating(self.model.module):
-            yield PathReader(self.model, self.spelling.root, self._checked)
+            yield PathReader(self.model, self.prompt, self._checked)
 
     def revive(self, paths: NDArray[np.int32], places: NDArray[np.int64], costs: NDArray[np.float64]) -> Nodes:
         """Nodes whose states were dropped to save memory: their tokens are read again from the root.
@@ -247,7 +252,7 @@ class SecretTree:
         depths = (paths >= 0).sum(axis=1)
         device = device_of(self.model.module)
         with evaluating(self.model.module):
-            _, state = self.model.start(self.spelling.root)
+            _, state = self.prompt.read()
             states, rows = [], []
             node = np.zeros(len(paths), dtype=np.int64)  # in the state of a level: where each path has come to
             for level in range(int(depths.max())):
@@ -265,8 +270,8 @@ class SecretTree:
         return Nodes(state, tokens, places, costs, paths)
 
     def _read_level(
-        self, state: State, node: NDArray[np.int64], tokens: NDArray[np.int32]
-    ) -> tuple[State, NDArray[np.int64]]:
+        self, state: ModelState, node: NDArray[np.int64], tokens: NDArray[np.int32]
+    ) -> tuple[ModelState, NDArray[np.int64]]:
         """Read one more token of each path; what several paths have in common is read once.
 
         Returns:
@@ -284,11 +289,11 @@ class SecretTree:
         tokens, _ = self.automaton.children(self.automaton.start)
         token = torch.from_numpy(tokens[:1]).to(device_of(self.model.module))
         with evaluating(self.model.module):
-            logits, state = self.model.start(self.spelling.root)
+            logits, state = self.prompt.read()
             in_model = bytes_of_row(self.model, state, token, self.automaton.depth)
         return in_model + 3 * logits.numel() * max(4, logits.element_size())
 
-    def _read(self, nodes: Nodes) -> tuple[State, Tensor]:
+    def _read(self, nodes: Nodes) -> tuple[ModelState, Tensor]:
         tokens = torch.from_numpy(nodes.tokens).to(device_of(self.model.module))
         with evaluating(self.model.module):
             logits, state = self.model.step(nodes.state, tokens)
@@ -308,7 +313,7 @@ class SecretTree:
 
     def _children(
         self,
-        state: State,
+        state: ModelState,
         logits: Tensor,
         places: NDArray[np.int64],
         costs: NDArray[np.float64],

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from lightning_exposure.adapters.protocol import StepModel, device_of
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 
 _SMALL_BLOCK = 2**22
 """Blocks below 4 MiB are put together: below that, asking one more block costs more than copying its states once."""
@@ -24,7 +24,7 @@ _SMALL_BLOCK = 2**22
 class _Block:
     """Some states in one batch."""
 
-    state: State
+    state: ModelState
     owners: NDArray[np.int64]
     bytes: int
     live: int  # how many of the owners still have children that wait
@@ -47,7 +47,7 @@ class StatePool:
         self._waiting = np.empty(0, dtype=np.int32)  # for each owner: how many children still need its state
         self.nbytes = 0
 
-    def add(self, state: State, owners: NDArray[np.int64], children: NDArray[np.int64], room: int) -> None:
+    def add(self, state: ModelState, owners: NDArray[np.int64], children: NDArray[np.int64], room: int) -> None:
         """Keep the states of owners that have children, if they fit in the room.
 
         Args:
@@ -77,7 +77,7 @@ class StatePool:
         while self._blocks and self.nbytes > size:
             self._remove(max(self._blocks))
 
-    def gather(self, owners: NDArray[np.int64]) -> tuple[State | None, NDArray[np.intp]]:
+    def gather(self, owners: NDArray[np.int64]) -> tuple[ModelState | None, NDArray[np.intp]]:
         """The states of those owners that are kept, in one batch, and their positions in what was asked for."""
         kept = np.flatnonzero(self._block_of[owners] >= 0)
         if not len(kept):
@@ -104,10 +104,10 @@ class StatePool:
             self._row_of = np.concatenate([self._row_of, np.zeros(more, dtype=np.int32)])
             self._waiting = np.concatenate([self._waiting, np.zeros(more, dtype=np.int32)])
 
-    def _select(self, state: State, rows: NDArray[np.integer]) -> State:
+    def _select(self, state: ModelState, rows: NDArray[np.integer]) -> ModelState:
         return self._model.select(state, torch.from_numpy(rows.astype(np.int64)).to(self._device))
 
-    def _store(self, state: State, owners: NDArray[np.int64], live: int | None = None) -> None:
+    def _store(self, state: ModelState, owners: NDArray[np.int64], live: int | None = None) -> None:
         """A new block; all its owners are live unless told otherwise."""
         size = self._model.bytes_of(state)
         self._blocks[self._next] = _Block(state, owners, size, len(owners) if live is None else live)

@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.best import BestLeaves
 from lightning_exposure.walks.best_first import SearchProgress, SearchResult
 
 
+@reads_prompt_once
 def beam(
     tree: SecretTree,
     top_k: int = 1,

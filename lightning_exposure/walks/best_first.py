@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import Children, Nodes, SecretTree
 from lightning_exposure.walks._frontier import OPEN_NODE, Frontier, OpenNodes
 from lightning_exposure.walks._state_pool import StatePool
@@ -52,6 +53,7 @@ class SearchResult:
     lower_bound: float
 
 
+@reads_prompt_once
 def best_first(
     tree: SecretTree,
     top_k: int = 1,

@@ -125,26 +125,17 @@ class DistinctSampler:
             raise ArgumentError(f"samples is {most!r}; expected at least 1 walk.")
         self._most = most
         self._generator = np.random.default_rng(seed)
-        self._expander = _Expander(tree, min(bound, POSSIBLE), memory)
         self._dropped = -math.inf  # the largest key that there was no place for
         self._passed: list[_Passed] = []
-        self._pool = self._hand_down(*self._expander.root(_root_pool(self._generator.gumbel())))
+        self._prompt = tree.prompt
+        with self._prompt.kept():
+            self._expander = _Expander(tree, min(bound, POSSIBLE), memory)
+            self._pool = self._hand_down(*self._expander.root(_root_pool(self._generator.gumbel())))
 
     def draw(self, samples: int) -> DistinctWalks:
         """The sample of a size, at least as large as the last one and at most as large as was said."""
-        while True:
-            self._drop_small_keys()
-            chosen, threshold = self._largest(samples)
-            growing = chosen[self._pool.kind[chosen] == _OPEN]
-            if not len(growing):
-                break
-            nodes = self._pool.take(growing)
-            self._passed.append(_Passed(nodes.keys, nodes.log_weights, nodes.costs))
-            rest = np.ones(len(self._pool), dtype=bool)
-            rest[growing] = False
-            grown = [self._hand_down(*expanded) for expanded in self._expander.grow(nodes)]
-            self._pool = _Pool.join([self._pool.take(rest), *grown])
-            self._expander.forget_all_but(self._pool.block[self._pool.kind == _OPEN])
+        with self._prompt.kept():
+            chosen, threshold = self._grow_to(samples)
         found = self._pool.take(chosen[self._pool.kind[chosen] == _COMPLETE])
         passed = _Passed.join(self._passed).above(threshold)
         return DistinctWalks(
@@ -157,6 +148,22 @@ class DistinctSampler:
             expansions=self._expander.expansions,
             floor=self._expander.floor(),
         )
+
+    def _grow_to(self, samples: int) -> tuple[NDArray[np.intp], float]:
+        """Expand what has the largest keys until none of the chosen is open: the chosen, and the first key left out."""
+        while True:
+            self._drop_small_keys()
+            chosen, threshold = self._largest(samples)
+            growing = chosen[self._pool.kind[chosen] == _OPEN]
+            if not len(growing):
+                return chosen, threshold
+            nodes = self._pool.take(growing)
+            self._passed.append(_Passed(nodes.keys, nodes.log_weights, nodes.costs))
+            rest = np.ones(len(self._pool), dtype=bool)
+            rest[growing] = False
+            grown = [self._hand_down(*expanded) for expanded in self._expander.grow(nodes)]
+            self._pool = _Pool.join([self._pool.take(rest), *grown])
+            self._expander.forget_all_but(self._pool.block[self._pool.kind == _OPEN])
 
     def _drop_small_keys(self) -> None:
         """Give up what cannot come into the largest sample: the key that just fails is what the others are held to."""

@@ -66,10 +66,11 @@ def enumerate_leaves(
         raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion, or None for no limit.")
     # If all of the tree is asked for it is counted, what is impossible included, though it is not handed on.
     counts = bound == math.inf
-    rows = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
+    with tree.prompt.kept():  # not while the generator waits: the caller may train on meanwhile
+        rows = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
+        children = tree.root(bound)
     stack: list[tuple[Children, NDArray[np.intp]]] = []
     expansions, reached = 1, 0
-    children = tree.root(bound)
     while True:
         complete = np.flatnonzero(children.leaf)
         reached += len(complete)

@@ -18,6 +18,7 @@ from torch import Tensor
 from lightning_exposure.adapters.protocol import device_of, evaluating
 from lightning_exposure.tokenization.paths import stack_rows
 from lightning_exposure.tree.prices import COST_STEP, IMPOSSIBLE_BITS
+from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
 
@@ -80,6 +81,7 @@ class Rounding:
         return perhaps
 
 
+@reads_prompt_once
 def measure_rounding(tree: SecretTree, paths: NDArray[np.int32], *, memory: int = DEFAULT_MEMORY) -> Rounding:
     """Read some secrets alone, together and among copies, and one of them in a single pass; and compare.
 
@@ -111,7 +113,7 @@ def measure_rounding(tree: SecretTree, paths: NDArray[np.int32], *, memory: int 
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _CostsAlongPaths:
     """What a model says along some paths, in bits.
 
     Attributes:
@@ -135,13 +137,13 @@ def _some_paths(tree: SecretTree, paths: NDArray[np.int32]) -> NDArray[np.int32]
     return stack_rows([given, tree.paths(tree.format.sample(min(_SECRETS - len(given), tree.size), 0))])
 
 
-def _read(tree: SecretTree, rows: NDArray[np.int32]) -> _Reading:
+def _read(tree: SecretTree, rows: NDArray[np.int32]) -> _CostsAlongPaths:
     """Read along paths without sharing anything: one row of the batch for each."""
     model = tree.model
     device = device_of(model.module)
     costs, levels, last_place = np.zeros(len(rows)), [], 0.0
     with evaluating(model.module):
-        logits, state = model.start(tree.spelling.root)
+        logits, state = tree.prompt.read()
         everyone = torch.zeros(len(rows), dtype=torch.long, device=device)
         logits, state = logits[everyone.to(logits.device)], model.select(state, everyone)
         for level in range(rows.shape[1]):
@@ -153,7 +155,7 @@ def _read(tree: SecretTree, rows: NDArray[np.int32]) -> _Reading:
             levels.append(np.where(here[:, None], bits, math.inf))
             costs += np.where(here, bits[np.arange(len(rows)), np.maximum(rows[:, level], 0)], 0.0)
             last_place = max(last_place, unit)
-    return _Reading(levels, costs, last_place, len(rows) * rows.shape[1])
+    return _CostsAlongPaths(levels, costs, last_place, len(rows) * rows.shape[1])
 
 
 def _single_pass(tree: SecretTree, path: NDArray[np.int32]) -> Floats:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.tokenization.paths import stack_rows
+from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.score import score
@@ -80,6 +81,7 @@ class ModelWalks:
     expansions: int
 
 
+@reads_prompt_once
 def model_walks(
     tree: SecretTree,
     samples: int,

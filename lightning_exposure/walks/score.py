@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.tree.path_reader import PathReader, Reading
+from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
 
@@ -28,6 +29,7 @@ class Scores:
     expansions: int
 
 
+@reads_prompt_once
 def score(tree: SecretTree, secrets: Sequence[str], *, memory: int = DEFAULT_MEMORY) -> Scores:
     """The log-perplexity of each secret, in bits, in the order given.
 
@@ -127,7 +129,7 @@ class _Scoring:
             after = self._reader.step(self._reader.select(state, parents[nodes]), tokens[nodes])
             self._go_on(after, rows[begin:end], node[begin:end] - some.start, level + 1)
 
-    def _finish(self, state: State, rows: NDArray[np.intp], level: int) -> None:
+    def _finish(self, state: ModelState, rows: NDArray[np.intp], level: int) -> None:
         """Read paths that share nothing more to their ends, from a state with a row for each."""
         while len(rows):
             reading = self._reader.step(state, self._paths[rows, level])
@@ -149,7 +151,7 @@ def _parts(count: int, largest: int) -> Iterator[slice]:
 
 
 @dataclass(frozen=True)
-class Step:
+class PathStep:
     """One level on the way along given paths.
 
     Attributes:
@@ -167,7 +169,7 @@ class Step:
 
 def follow(
     tree: SecretTree, paths: NDArray[np.int32], *, bound: float = math.inf, memory: int = DEFAULT_MEMORY
-) -> Iterator[Step]:
+) -> Iterator[PathStep]:
     """Walk along given paths; beginnings that paths share are read once.
 
     Level by level as long as the nodes of a level fit in one batch, then depth-first in batches.
@@ -181,17 +183,19 @@ def follow(
     if not len(paths):
         return
     order = np.lexsort(paths.T[::-1])  # paths that go through one node stand together
-    batch = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
+    with tree.prompt.kept():  # not while the generator waits: the caller may train on meanwhile
+        batch = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
+        root = tree.root(bound)
     start = np.zeros(len(order), dtype=np.int64)
-    yield from _follow_from(tree, paths, Step(tree.root(bound), order, start, 1), 0, bound, batch)
+    yield from _follow_from(tree, paths, PathStep(root, order, start, 1), 0, bound, batch)
 
 
 def _follow_from(
-    tree: SecretTree, paths: NDArray[np.int32], at: Step, level: int, bound: float, batch: int
-) -> Iterator[Step]:
+    tree: SecretTree, paths: NDArray[np.int32], at: PathStep, level: int, bound: float, batch: int
+) -> Iterator[PathStep]:
     """Go on with sorted paths from nodes that were just read; `at.child` says through which each path goes."""
     child = _find(at.children, at.child, paths[at.rows, level])
-    yield Step(at.children, at.rows, child, at.expansions)
+    yield PathStep(at.children, at.rows, child, at.expansions)
     if level + 1 == paths.shape[1]:
         return
     goes_on = paths[at.rows, level + 1] >= 0
@@ -201,7 +205,7 @@ def _follow_from(
         nodes = distinct[first : first + batch]
         begin, end = np.searchsorted(node_of, [first, first + len(nodes)])  # rising, because the paths are sorted
         children = tree.expand(at.children.take(nodes), bound)
-        step = Step(children, rows[begin:end], node_of[begin:end] - first, len(nodes))
+        step = PathStep(children, rows[begin:end], node_of[begin:end] - first, len(nodes))
         yield from _follow_from(tree, paths, step, level + 1, bound, batch)
 
 

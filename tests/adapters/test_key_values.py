@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from lightning_exposure.adapters._key_values import PromptKeyValues, RowKeyValues, join
 from lightning_exposure.adapters._large_tensors import empty
-from lightning_exposure.adapters.huggingface._key_values import SharedPrompt, Suffixes, join
 from lightning_exposure.errors import ModelError
 
 # Two layers whose keys and values have different sizes, so that there is more than one stack.
 SIZES = [[(2, 3), (2, 5)], [(2, 3), (2, 3)]]
-PROMPT = SharedPrompt((7, 8), tuple(tuple(torch.zeros(h, 2, d) for h, d in pair) for pair in SIZES), {0: 0, 1: 1})  # type: ignore[misc]
+PROMPT = PromptKeyValues((7, 8), tuple(tuple(torch.zeros(h, 2, d) for h, d in pair) for pair in SIZES), {0: 0, 1: 1})  # type: ignore[misc]
 
 
-def rows_of(*tokens: list[int]) -> Suffixes:
+def rows_of(*tokens: list[int]) -> RowKeyValues:
     """Rows whose keys and values say which token they belong to, read one token at a time."""
     joined = []
     for row in tokens:
@@ -29,7 +29,7 @@ def rows_of(*tokens: list[int]) -> Suffixes:
     return join(joined)
 
 
-def tokens_in(state: Suffixes) -> list[list[int]]:
+def tokens_in(state: RowKeyValues) -> list[list[int]]:
     """The tokens of each row; all layers must agree, and say zero where there is none."""
     found = {tuple(map(tuple, own[..., 0, 0].int().tolist())) for own in _all(state)}
     assert len(found) == 1
@@ -40,7 +40,7 @@ def tokens_in(state: Suffixes) -> list[list[int]]:
     return rows
 
 
-def _all(state: Suffixes) -> list[Tensor]:
+def _all(state: RowKeyValues) -> list[Tensor]:
     return [state.own(layer, which) for layer, pair in enumerate(SIZES) for which in range(len(pair))]
 
 
@@ -73,7 +73,7 @@ def test_the_first_to_read_on_from_picked_rows_makes_no_copy() -> None:
 
 
 def test_states_after_different_prompts_are_not_joined() -> None:
-    other = SharedPrompt((7, 9), PROMPT.layers, PROMPT.numbers)
+    other = PromptKeyValues((7, 9), PROMPT.layers, PROMPT.numbers)
     with pytest.raises(ModelError, match="different prompts"):
         join([PROMPT.no_tokens(), other.no_tokens()])
 

@@ -203,11 +203,12 @@ def test_what_rows_share_is_kept_once(case: Case) -> None:
         _, root = adapter.start(LETTERS.encode("meine pin ist "))
         many = adapter.select(root, torch.zeros(1000, dtype=torch.long))
         _, many = adapter.step(many, torch.zeros(1000, dtype=torch.long))
-    layers = [tensor for layer in many.own for tensor in layer]
-    assert {tensor.shape[2] for tensor in layers} == {1}, "a row has its own token only, not those of the prompt"
-    shared = [tensor for part in (many.shared.source, many.shared.prompt) for layer in part for tensor in layer]
-    assert {len(tensor) for tensor in [*shared, many.shared.memory]} == {1}
-    assert adapter.bytes_of(many) == sum(tensor.numel() * 8 for tensor in [*layers, many.lengths])
+    assert many.columns == 1, "a row has its own token only, not those of the prompt"
+    assert many.prompt is root.prompt, "the prompt is there once"
+    assert {keys.shape[1] for keys, _ in many.prompt.layers} == {1 + len("meine pin ist ")}
+    source = many.prompt.beside
+    assert {len(tensor) for layer in source.layers for tensor in layer} == {len(source.encoded)} == {1}
+    assert adapter.bytes_of(many) == sum(tensor.numel() * 8 for tensor in [*many.stacks, many.lengths])
     assert adapter.row_bytes(root, 3) > adapter.bytes_of(many) / 1000
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lightning_exposure import SecretFormat, SecretTree
 from lightning_exposure.adapters.encoder_decoder.adapter import Seq2SeqAdapter
-from lightning_exposure.adapters.encoder_decoder.translations import score_pairs
+from lightning_exposure.adapters.encoder_decoder.translations import score_translations
 from lightning_exposure.errors import ArgumentError, BudgetError, ModelError, SecretError
 from lightning_exposure.exposure import exposure_by_rank
 from lightning_exposure.exposure.tied import measure_tied_exposure
@@ -59,15 +59,15 @@ def test_pairs_cost_what_full_passes_say(case: Case) -> None:
     texts += [("cd", "bcd"), ("ab", "xyz"), ("ef", "bcd"), ("cd", "xyz")]
     pairs = [(LETTERS.encode(source), LETTERS.encode(target)) for source, target in texts]
     expected = [case.cost(source, target) for source, target in pairs]
-    np.testing.assert_allclose(score_pairs(case.model, pairs), expected, atol=1e-6)
-    np.testing.assert_allclose(score_pairs(case.model, pairs, batch_size=1), expected, atol=1e-6)
-    assert score_pairs(case.model, []).shape == (0,)
+    np.testing.assert_allclose(score_translations(case.model, pairs), expected, atol=1e-6)
+    np.testing.assert_allclose(score_translations(case.model, pairs, batch_size=1), expected, atol=1e-6)
+    assert score_translations(case.model, []).shape == (0,)
 
 
 def test_pairs_and_tree_agree_where_the_source_is_the_same() -> None:
     case = CASES[3]
     texts = oracle.all_texts(PIN)[::50]
-    whole = score_pairs(case.model, [(SOURCE, LETTERS.encode(text)) for text in texts])
+    whole = score_translations(case.model, [(SOURCE, LETTERS.encode(text)) for text in texts])
     prompt = case.cost(SOURCE, LETTERS.encode(PIN.prompt))
     np.testing.assert_allclose(whole, score(case.tree(), texts).costs + prompt, atol=1e-6)
 
@@ -158,12 +158,12 @@ def test_secrets_and_formats_that_are_refused() -> None:
 
 def test_pairs_that_are_refused() -> None:
     with pytest.raises(ArgumentError, match="without tokens, the first at position 1"):
-        score_pairs(CASES[3].model, [([3], [4]), ([3], [])])
+        score_translations(CASES[3].model, [([3], [4]), ([3], [])])
     broken: Any = make_lstm()
     with torch.no_grad():
         broken.network.head.bias[5] = math.nan
-    with pytest.raises(ModelError, match=r"returned NaN for 2 of 2 pairs, the first at position 0"):
-        score_pairs(broken, [([3], [4]), ([3], [4])])
+    with pytest.raises(ModelError, match=r"returned NaN for 2 of 2 translations, the first at position 0"):
+        score_translations(broken, [([3], [4]), ([3], [4])])
 
 
 class HalfLogits(LogitsOnly):
@@ -178,6 +178,6 @@ def test_logits_in_half_precision_are_normalized_in_single() -> None:
     with torch.no_grad():
         chances = torch.log_softmax(model.decode(inputs, model.encode(torch.tensor([SOURCE]))).float(), dim=-1)[0]
     bits = [-float(chances[place, token]) / math.log(2) for place, token in enumerate(target)]
-    assert score_pairs(model, [(SOURCE, target)]) == pytest.approx(sum(bits), abs=1e-4)
+    assert score_translations(model, [(SOURCE, target)]) == pytest.approx(sum(bits), abs=1e-4)
     tree = SecretTree(Seq2SeqAdapter(model, SOURCE), PIN, LETTERS)
     assert score(tree, [PIN.render(815)]).costs == pytest.approx(sum(bits[len(PIN.prompt) :]), abs=1e-4)

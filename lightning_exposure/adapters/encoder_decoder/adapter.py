@@ -3,33 +3,24 @@
 With the source given, the targets are a tree like any other, and everything is exact: the cost of a secret is
 `-log2 P(target after its prompt | source, prompt)`. If the source has blanks of its own that are filled as the
 target's are, every secret has another source. A node of the tree would then stand for as many sources as secrets go
-through it, and no bound on what they cost follows from what it costs under one of them. Such pairs are scored one by
-one: see `lightning_exposure.adapters.encoder_decoder.translations` and `lightning_exposure.exposure.tied`.
+through it, and no bound on what they cost follows from what it costs under one of them. Such pairs are scored one
+by one: see `lightning_exposure.adapters.encoder_decoder.translations` and `lightning_exposure.exposure.tied`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure.adapters._differences import spread, typical
 from lightning_exposure.adapters.encoder_decoder._decoder_caches import CachedDecoder
-from lightning_exposure.adapters.encoder_decoder._reading import HuggingFaceReader, Reader, read, reader_of
-from lightning_exposure.adapters.protocol import device_of, evaluating
-from lightning_exposure.adapters.recurrent import RecurrentAdapter
-from lightning_exposure.adapters.stateless import StatelessAdapter
-from lightning_exposure.adapters.states import State
-from lightning_exposure.errors import ArgumentError, ExposureError, ModelError
+from lightning_exposure.adapters.encoder_decoder._decoders import decoder_of, encode, goes_on, rereading_decoder
+from lightning_exposure.adapters.encoder_decoder._translators import Translator, target_logits, translator_of
+from lightning_exposure.adapters.states import ModelState
+from lightning_exposure.errors import ArgumentError
 from lightning_exposure.secrets import SecretFormat
 from lightning_exposure.tokenization.protocol import Tokenizer
-
-_TROUBLE = (
-    ExposureError, ImportError, RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError,
-)  # fmt: skip
-"""What a decoder may raise that cannot go on from a state."""
 
 
 class Seq2SeqAdapter:
@@ -43,7 +34,7 @@ class Seq2SeqAdapter:
     tree, unless the root begins with it already: see `TargetTokenizer`, with which the target's prompt may be empty.
 
     Args:
-        module: A Hugging Face encoder-decoder; a module with `encode(source)` and `decode(tokens, memory, state=None)`
+        module: A Hugging Face encoder-decoder; a module with `encode(source)` and `decode(tokens, encoded, state=None)`
             such as `EncoderDecoder`; or a module that holds one of these in an attribute.
         source: The token ids of the source, as in the training data, with its end token if it had one there.
         start: The token that targets begin with; None: what the module says.
@@ -70,16 +61,16 @@ class Seq2SeqAdapter:
     """
 
     def __init__(self, module: nn.Module, source: Sequence[int], *, start: int | None = None) -> None:
-        self._reader = reader_of(module)
+        self._translator = translator_of(module)
         self._source = _token_ids(source)
-        self._start = start_token(self._reader, start)
-        self._inner = _inner(self._reader, self._source, self._start)
-        self.keeps_state = not isinstance(self._inner, _Recomputed)
+        self._start = start_token(self._translator, start)
+        self._decoder = decoder_of(self._translator, self._source, self._start)
+        self.keeps_state = getattr(self._decoder, "rereads", False) is not True
 
     @property
     def module(self) -> nn.Module:
         """The encoder-decoder."""
-        return self._reader.module
+        return self._translator.module
 
     @property
     def start_id(self) -> int:
@@ -93,9 +84,9 @@ class Seq2SeqAdapter:
 
     def at_once(self, tokens: Tensor) -> Tensor:
         """The logits `(batch, time, vocabulary)` of one pass of the decoder over targets, put after the start token."""
-        memory = self._reader.expand(_encode(self._reader, self._source), len(tokens))
+        encoded = self._translator.expand(encode(self._translator, self._source), len(tokens))
         begun = torch.cat([torch.full_like(tokens[:, :1], self._start), tokens], dim=1)
-        return read(self._reader, begun, memory)[:, 1:]
+        return target_logits(self._translator, begun, encoded)[:, 1:]
 
     def try_out(self, root: Sequence[int], paths: Sequence[Sequence[int]], /) -> bool:
         """Read targets to their ends in steps and at once; if that is not the same, everything is read again each time.
@@ -108,46 +99,42 @@ class Seq2SeqAdapter:
             False: it does not show that no token sees those after it.
         """
         if self.keeps_state and len(paths[0]) > 0:
-            prompt, memory = self._prompt(root), _encode(self._reader, self._source)
-            tokens = torch.tensor([[*prompt, *path] for path in paths[:3]], device=device_of(self.module))
-            truth = read(self._reader, tokens, self._reader.expand(memory, 3))[:, -1]
-            try:
-                self.keeps_state = _reads_in_parts(self._inner, memory, tokens, truth, begin=len(prompt))
-            except _TROUBLE:
-                self.keeps_state = False
+            self._decoder.encoded = encode(self._translator, self._source)
+            self.keeps_state = goes_on(self._decoder, self._translator, self._prompt(root), paths)
             if not self.keeps_state:
-                self._inner = _Recomputed(_Conditioned(self._reader, memory))
+                self._decoder = rereading_decoder(self._translator, self._decoder.encoded)
         return False
 
     def _prompt(self, tokens: Sequence[int]) -> list[int]:
         begun = list(tokens[:1]) == [self._start]
         return list(tokens) if begun else [self._start, *tokens]
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, ModelState]:
         """Read the source, and the beginning of the target."""
-        return self._inner.start(self._prompt(tokens), _encode(self._reader, self._source))
+        self._decoder.encoded = encode(self._translator, self._source)
+        return self._decoder.start(self._prompt(tokens))
 
-    def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
+    def step(self, state: ModelState, tokens: Tensor, /) -> tuple[Tensor, ModelState]:
         """Read one more token in each row."""
-        return self._inner.step(state, tokens)
+        return self._decoder.step(state, tokens)
 
-    def select(self, state: State, rows: Tensor, /) -> State:
+    def select(self, state: ModelState, rows: Tensor, /) -> ModelState:
         """The state of some rows."""
-        return self._inner.select(state, rows)
+        return self._decoder.select(state, rows)
 
-    def concatenate(self, states: Sequence[State], /) -> State:
+    def concatenate(self, states: Sequence[ModelState], /) -> ModelState:
         """Several batches of states as one."""
-        return self._inner.concatenate(states)
+        return self._decoder.concatenate(states)
 
-    def bytes_of(self, state: State, /) -> int:
+    def bytes_of(self, state: ModelState, /) -> int:
         """The memory a state takes."""
-        return self._inner.bytes_of(state)
+        return self._decoder.bytes_of(state)
 
-    def row_bytes(self, state: State, depth: int, /) -> int:
+    def row_bytes(self, state: ModelState, depth: int, /) -> int:
         """The memory that a row takes at most when it is `depth` tokens longer than the state of the root."""
-        if isinstance(self._inner, CachedDecoder):
-            return self._inner.row_bytes(state, depth)
-        return self._inner.bytes_of(state)
+        if isinstance(self._decoder, CachedDecoder):
+            return self._decoder.row_bytes(state, depth)
+        return self._decoder.bytes_of(state)
 
 
 class TargetTokenizer:
@@ -184,134 +171,20 @@ class TargetTokenizer:
         return self._tokenizer.decode([token for token in ids if token != self._start])
 
 
-def start_token(reader: Reader, start: int | None) -> int:
+def start_token(translator: Translator, start: int | None) -> int:
     """The token that targets begin with: what was asked for, or what the module says.
 
     Raises:
         ArgumentError: Neither.
     """
-    found = reader.start_id if start is None else start
+    found = translator.start_id if start is None else start
     if not isinstance(found, int) or isinstance(found, bool) or found < 0:
         raise ArgumentError(
-            f"start is {start!r}, and {type(reader.module).__name__} says {reader.start_id!r}; expected the id of the "
-            "token that the decoder was trained to begin with. Give start=..., or set decoder_start_token_id in the "
-            "model's configuration (for a module of your own, an attribute start_id)."
+            f"start is {start!r}, and {type(translator.module).__name__} says {translator.start_id!r}; expected the "
+            "id of the token that the decoder was trained to begin with. Give start=..., or set decoder_start_token_id "
+            "in the model's configuration (for a module of your own, an attribute start_id)."
         )
     return found
-
-
-class _Stepping(Protocol):
-    """A `StepModel` that is told what the encoder made of the source."""
-
-    def start(self, tokens: Sequence[int], memory: State, /) -> tuple[Tensor, State]: ...
-
-    def step(self, state: Any, tokens: Tensor, /) -> tuple[Tensor, State]: ...
-
-    def select(self, state: Any, rows: Tensor, /) -> State: ...
-
-    def concatenate(self, states: Sequence[Any], /) -> State: ...
-
-    def bytes_of(self, state: Any, /) -> int: ...
-
-
-class _Conditioned(nn.Module):
-    """A decoder with its source: token ids to logits, or to logits and a state."""
-
-    def __init__(self, reader: Reader, memory: State) -> None:
-        super().__init__()
-        self.module = reader.module
-        self.reader = reader
-        self.memory = memory
-
-    def forward(self, tokens: Tensor, state: Any = None) -> Any:
-        return self.reader.decode(tokens, self.reader.expand(self.memory, len(tokens)), state)
-
-
-class _Recurrent(RecurrentAdapter):
-    """Goes on from the state that `decode` returns."""
-
-    _module: _Conditioned
-
-    def start(self, tokens: Sequence[int], memory: State, /) -> tuple[Tensor, State]:  # type: ignore[override]
-        self._module.memory = memory
-        return super().start(tokens)
-
-
-class _Recomputed(StatelessAdapter):
-    """Reads the target from its beginning each time."""
-
-    _module: _Conditioned
-
-    def start(self, tokens: Sequence[int], memory: State, /) -> tuple[Tensor, Any]:  # type: ignore[override]
-        self._module.memory = memory
-        return super().start(tokens)
-
-
-def _inner(reader: Reader, source: list[int], start: int) -> _Stepping:
-    """What steps with the decoder: the fastest that reads as the decoder itself does when it reads all at once."""
-    with evaluating(reader.module):
-        memory = _encode(reader, source)
-        try:
-            tokens, truth = _trial(reader, memory, start)
-        except Exception as error:
-            raise ModelError(
-                f"{type(reader.module).__name__} failed on a source of {len(source)} tokens and a target that begins "
-                f"with token {start}: {error!r}. Are these ids within its vocabularies, and the source not too long?"
-            ) from error
-        try:
-            inner: _Stepping
-            if isinstance(reader, HuggingFaceReader):
-                inner = CachedDecoder(reader)
-            else:
-                inner = _Recurrent(_Conditioned(reader, memory), state_argument="state")
-            if _reads_in_parts(inner, memory, tokens, truth):
-                return inner
-        except _TROUBLE:
-            pass
-        return _Recomputed(_Conditioned(reader, memory))
-
-
-def _encode(reader: Reader, source: list[int]) -> State:
-    return reader.encode(torch.tensor([source], device=device_of(reader.module)))
-
-
-def _trial(reader: Reader, memory: State, start: int) -> tuple[Tensor, Tensor]:
-    """Three targets of six tokens, and the logits after each, read at once."""
-    begin = torch.full((3, 1), start, device=device_of(reader.module))
-    vocabulary = read(reader, begin, reader.expand(memory, 3)).shape[-1]
-    places = torch.arange(1, 6, device=begin.device)
-    # Different tokens among the first, which every vocabulary has; but not the very first, where padding often is.
-    tokens = places**2 + torch.arange(3, device=begin.device)[:, None] * places
-    tokens = 3 + tokens % 8 if vocabulary > 11 else tokens % vocabulary
-    tokens = torch.cat([begin, tokens], dim=1)
-    return tokens, read(reader, tokens, reader.expand(memory, 3))[:, -1]
-
-
-def _reads_in_parts(inner: _Stepping, memory: State, tokens: Tensor, truth: Tensor, begin: int = 1) -> bool:
-    """Whether steps from a state give what reading at once gives, also in rows that are chosen and put together.
-
-    Args:
-        inner: What steps.
-        memory: Of the source.
-        tokens: Three targets, all with the same beginning.
-        truth: The logits after each of them, read at once.
-        begin: How many tokens the beginning has.
-    """
-    _, state = inner.start(tokens[0, :begin].tolist(), memory)
-    state = inner.select(state, torch.zeros(3, dtype=torch.long, device=tokens.device))
-    logits, state = inner.step(state, tokens[:, begin])
-    state = inner.concatenate([inner.select(state, torch.tensor(rows, device=tokens.device)) for rows in ([2, 0], [1])])
-    order = torch.tensor([2, 0, 1], device=tokens.device)
-    logits = logits[order]
-    for column in tokens[order, begin + 1 :].T:
-        logits, state = inner.step(state, column)
-    truth = truth[order]
-    # Beside rounding, an error must be small beside the difference that it makes what was read: in an untrained model
-    # that may be very little.
-    eps = torch.finfo(truth.dtype).eps
-    rounding = min(0.05, 128.0 * eps) * max(1.0, spread(truth)) + 4.0 * eps * typical(truth)
-    difference = float((truth - truth.roll(1, dims=0)).abs().max())
-    return logits.shape == truth.shape and bool((logits - truth).abs().max() <= rounding + 1e-3 * difference)
 
 
 def _token_ids(source: object) -> list[int]:
@@ -323,7 +196,7 @@ def _token_ids(source: object) -> list[int]:
     if isinstance(source, SecretFormat):
         raise ArgumentError(
             f"source is the format {source.pattern!r}: every secret would have a source of its own, and secrets with "
-            "different sources share no tree. Give the token ids of one source, or measure such pairs with "
+            "different sources share no tree. Give the token ids of one source, or measure such translations with "
             "lightning_exposure.exposure.tied.measure_tied_exposure."
         )
     ids = source.tolist() if isinstance(source, Tensor) else source

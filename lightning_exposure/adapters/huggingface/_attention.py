@@ -6,16 +6,15 @@ only the few tokens that a row has of its own are looked up row by row. The scor
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure.adapters._transformers import attention_replaced, chooses_attention
 from lightning_exposure.errors import ModelError
 
 NAME = "lightning_exposure_shared_prompt"
@@ -135,7 +134,7 @@ def hidden_keys(lengths: Tensor, prompt: int, columns: int, window: int | None) 
     return hidden
 
 
-class Reading(Protocol):
+class StepUnderWay(Protocol):
     """What the attention function needs to know of the step under way."""
 
     def seen(self, keys: Tensor, values: Tensor, /) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -147,7 +146,7 @@ class Reading(Protocol):
         ...
 
 
-_READING: ContextVar[Reading] = ContextVar("the step under way")
+_READING: ContextVar[StepUnderWay] = ContextVar("the step under way")
 
 
 def shared_attention(
@@ -183,19 +182,14 @@ def shared_attention(
 
 
 @contextmanager
-def attending_with(reading: Reading, configs: Sequence[Any]) -> Iterator[None]:
+def attending_with(reading: StepUnderWay, configs: Sequence[Any]) -> Iterator[None]:
     """Let the models with these configs use the shared attention; afterwards the configs are what they were."""
-    _register()
-    before = [config._attn_implementation_internal for config in configs]
     token = _READING.set(reading)
     try:
-        for config in configs:
-            config._attn_implementation_internal = NAME
-        yield
+        with attention_replaced(configs, NAME, shared_attention):
+            yield
     finally:
         _READING.reset(token)
-        for config, implementation in zip(configs, before, strict=True):
-            config._attn_implementation_internal = implementation
 
 
 def attention_configs(module: nn.Module) -> list[Any]:
@@ -203,12 +197,6 @@ def attention_configs(module: nn.Module) -> list[Any]:
     configs: dict[int, Any] = {}
     for part in module.modules():
         config = getattr(part, "config", None)
-        if hasattr(config, "_attn_implementation_internal"):
+        if chooses_attention(config):
             configs[id(config)] = config
     return list(configs.values())
-
-
-@cache
-def _register() -> None:
-    modeling: Any = importlib.import_module("transformers.modeling_utils")
-    modeling.AttentionInterface.register(NAME, shared_attention)

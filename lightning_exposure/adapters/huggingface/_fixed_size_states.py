@@ -1,4 +1,4 @@
-"""Reading on with a Hugging Face model whose memory has one size whatever it has read, such as Mamba or RWKV.
+"""Reading on with a Hugging Face model whose state has one size whatever it has read, such as Mamba or RWKV.
 
 Such a model hands over a cache, an object or a list, with tensors in it that follow the batch and do not grow. Each
 row of a state has its own; there is nothing that rows of one prompt could share.
@@ -13,17 +13,18 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure.adapters._transformers import tensors_in_cache
 from lightning_exposure.adapters.huggingface.pretrained import PretrainedCall
 from lightning_exposure.adapters.protocol import device_of
 from lightning_exposure.adapters.states import batch_dimensions, bytes_of, concatenate, select_rows
 from lightning_exposure.errors import ModelError
 
 _ARGUMENTS = ("cache_params", "state", "past_key_values")
-"""What models call the memory that they take and return."""
+"""What models call the state that they take and return."""
 
 
-class Carried(NamedTuple):
-    """The memory of some rows.
+class CarriedCache(NamedTuple):
+    """The states of some rows.
 
     Attributes:
         template: A cache of the model's own kind, from which one with other tensors in it is made.
@@ -52,7 +53,7 @@ class CarriedCacheReader:
         two, three, longer = (self._probe(batch, time) for batch, time in ((2, 2), (3, 2), (2, 3)))
         dimensions = () if len(two) != len(three) else tuple(map(batch_dimensions, two, three))
         if not dimensions or min(dimensions) < 0 or [t.shape for t in two] != [t.shape for t in longer]:
-            raise ModelError(f"the memory of {call.name} grows with what it reads, or does not follow the batch")
+            raise ModelError(f"the state of {call.name} grows with what it reads, or does not follow the batch")
         self._dimensions = dimensions
 
     @property
@@ -60,41 +61,43 @@ class CarriedCacheReader:
         """The model that reads."""
         return self._call.module
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, Carried]:
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, CarriedCache]:
         """Read a prompt."""
         logits, cache = self._read(self._call.ids(tokens), None)
-        return logits, Carried(cache, tuple(_tensors_in(cache)))
+        return logits, CarriedCache(cache, tuple(tensors_in_cache(cache)))
 
-    def step(self, state: Carried, tokens: Tensor, /) -> tuple[Tensor, Carried]:
+    def step(self, state: CarriedCache, tokens: Tensor, /) -> tuple[Tensor, CarriedCache]:
         """Read one more token in each row."""
         # Models write into the tensors of their cache: they get copies.
-        copies = {id(old): mine.clone() for old, mine in zip(_tensors_in(state.template), state.tensors, strict=True)}
+        copies = {
+            id(old): mine.clone() for old, mine in zip(tensors_in_cache(state.template), state.tensors, strict=True)
+        }
         logits, cache = self._read(tokens[:, None], deepcopy(state.template, copies))
-        return logits, Carried(state.template, tuple(_tensors_in(cache)))
+        return logits, CarriedCache(state.template, tuple(tensors_in_cache(cache)))
 
-    def select(self, state: Carried, rows: Tensor, /) -> Carried:
+    def select(self, state: CarriedCache, rows: Tensor, /) -> CarriedCache:
         """Some of the rows."""
-        return Carried(state.template, select_rows(state.tensors, self._dimensions, rows))
+        return CarriedCache(state.template, select_rows(state.tensors, self._dimensions, rows))
 
-    def concatenate(self, states: Sequence[Carried], /) -> Carried:
+    def concatenate(self, states: Sequence[CarriedCache], /) -> CarriedCache:
         """Several batches of rows as one."""
-        return Carried(states[0].template, concatenate([state.tensors for state in states], self._dimensions))
+        return CarriedCache(states[0].template, concatenate([state.tensors for state in states], self._dimensions))
 
-    def bytes_of(self, state: Carried, /) -> int:
+    def bytes_of(self, state: CarriedCache, /) -> int:
         """The memory that the rows take."""
         return bytes_of(state.tensors)
 
-    def row_bytes(self, state: Carried, depth: int, /) -> int:
+    def row_bytes(self, state: CarriedCache, depth: int, /) -> int:
         """The memory that a row takes, and the copies of it while it is read; the same at any depth."""
         return 4 * bytes_of(state.tensors)
 
-    def contents(self, state: Carried) -> Iterator[Tensor]:
+    def contents(self, state: CarriedCache) -> Iterator[Tensor]:
         """All that the model remembers of a batch of one row, tensor by tensor."""
         yield from state.tensors
 
     def _probe(self, batch: int, time: int) -> list[Tensor]:
         tokens = torch.zeros(batch, time, dtype=torch.long, device=device_of(self.module))
-        return list(_tensors_in(self._read(tokens, None)[1]))
+        return list(tensors_in_cache(self._read(tokens, None)[1]))
 
     def _read(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         logits, output = self._call.last_logits(tokens, use_cache=True, **{self._argument: cache})
@@ -102,17 +105,3 @@ class CarriedCacheReader:
         if after is None:
             raise ModelError(f"{self._call.name} takes {self._argument} and returns none")
         return logits[:, -1], after
-
-
-def _tensors_in(cache: Any) -> Iterator[Tensor]:
-    """Every tensor in a cache, in a fixed order: containers, and the attributes of objects that transformers makes."""
-    if isinstance(cache, Tensor):
-        yield cache
-    elif isinstance(cache, (list, tuple)):
-        for item in cache:
-            yield from _tensors_in(item)
-    elif isinstance(cache, dict):
-        for item in cache.values():
-            yield from _tensors_in(item)
-    elif type(cache).__module__.split(".")[0] == "transformers":
-        yield from _tensors_in(vars(cache))

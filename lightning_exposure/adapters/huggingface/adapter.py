@@ -14,13 +14,19 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure.adapters._reading_in_parts import ReadsOn, difference_in_parts
 from lightning_exposure.adapters.huggingface._fixed_size_states import CarriedCacheReader
-from lightning_exposure.adapters.huggingface._reading_in_parts import difference_in_parts
 from lightning_exposure.adapters.huggingface._shared_prompt import SharedPromptReader
-from lightning_exposure.adapters.huggingface.pretrained import PretrainedCall, is_pretrained, refuse_encoder_decoder
-from lightning_exposure.adapters.protocol import evaluating
+from lightning_exposure.adapters.huggingface.pretrained import (
+    PretrainedCall,
+    is_pretrained,
+    language_model_of,
+    refuse_encoder_decoder,
+)
+from lightning_exposure.adapters.protocol import StepModel, evaluating
+from lightning_exposure.adapters.registry import ADAPTERS
 from lightning_exposure.adapters.stateless import StatelessAdapter, Tokens
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.errors import ArgumentError, ModelError
 
 _SHORT = 5
@@ -29,43 +35,25 @@ _STEPS = 3
 """How many tokens are read one by one in a trial."""
 _LONG = 512
 """A window up to this size is crossed in a trial when the adapter is made; a larger one when a prompt comes near."""
+_LOGITS_AT_ONCE = 2**26
+"""How many logits are compared at most in a trial, those of the last tokens."""
 _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size", "local_window_size")
 """What configs call the number of tokens after which something is no longer seen."""
 
 
-class Reader(Protocol):
+class WayOfReading(ReadsOn, Protocol):
     """One way to read on: what a `StepModel` does, and what is needed to try it out and to bound its memory."""
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
-        """Read a prompt."""
-        ...
-
-    def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
-        """Read one more token in each row."""
-        ...
-
-    def select(self, state: State, rows: Tensor, /) -> State:
-        """Some of the rows."""
-        ...
-
-    def concatenate(self, states: Sequence[State], /) -> State:
-        """Several batches of rows as one."""
-        ...
-
-    def bytes_of(self, state: State, /) -> int:
+    def bytes_of(self, state: ModelState, /) -> int:
         """The memory that the rows take."""
         ...
 
-    def row_bytes(self, state: State, depth: int, /) -> int:
+    def row_bytes(self, state: ModelState, depth: int, /) -> int:
         """The memory that one row takes at most, `depth` tokens after the prompt, while it is read."""
         ...
 
-    def contents(self, state: State, /) -> Iterator[Tensor]:
-        """All that is remembered of a batch of one row."""
-        ...
 
-
-class _Recomputed(StatelessAdapter):
+class _RereadingReader(StatelessAdapter):
     """Reads everything again for every token; no trial is needed."""
 
     def __init__(self, call: PretrainedCall) -> None:
@@ -93,17 +81,18 @@ class _Recomputed(StatelessAdapter):
         return self._call.logits_without_cache(ids, 1)[:, -1]
 
 
-WAYS: Mapping[str, Callable[[PretrainedCall], Reader]] = MappingProxyType(
+WAYS: Mapping[str, Callable[[PretrainedCall], WayOfReading]] = MappingProxyType(
     {
         "attention": lambda call: SharedPromptReader(call, in_attention=True),
         "cache": lambda call: SharedPromptReader(call, in_attention=False),
         "state": CarriedCacheReader,
-        "recompute": _Recomputed,
+        "recompute": _RereadingReader,
     }
 )
 """The ways to read on, in the order in which they are tried."""
 
 
+@ADAPTERS.register("huggingface", priority=-10)
 class HuggingFaceAdapter:
     """Reads with a Hugging Face causal LM, with or without PEFT's adapters.
 
@@ -159,6 +148,18 @@ class HuggingFaceAdapter:
             for length in _trial_lengths(self._call):
                 self._try_out(_tokens(self._call, length))
 
+    @classmethod
+    def recognise(cls, module: nn.Module, /, *, context: int | None = None) -> StepModel | None:
+        """An adapter for the Hugging Face causal LM that a module is or holds; None if there is none.
+
+        Raises:
+            ModelError: There are several and nothing says which; or it is an encoder-decoder, which needs a source.
+        """
+        model = language_model_of(module)
+        if model is None:
+            return None
+        return cls(model) if context is None else StatelessAdapter(model, context=context)
+
     @property
     def module(self) -> nn.Module:
         """The model that reads."""
@@ -204,10 +205,10 @@ class HuggingFaceAdapter:
         self._call.ids(root)
         room = len(paths[0]) if self._call.positions is None else self._call.positions - len(root)
         if len(paths[0][:room]) > 0:
-            self._try_out(list(root), list(paths[0][:room]))
+            self._try_out(list(root), [list(path[:room]) for path in paths[:2]])
         return not self.rereads
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, ModelState]:
         """Read a prompt."""
         self._call.ids(tokens)
         with torch.no_grad():
@@ -215,28 +216,28 @@ class HuggingFaceAdapter:
                 self._try_out(list(tokens))
             return self._reader.start(tokens)
 
-    def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
+    def step(self, state: ModelState, tokens: Tensor, /) -> tuple[Tensor, ModelState]:
         """Read one more token in each row."""
         with torch.no_grad():
             return self._reader.step(state, tokens)
 
-    def select(self, state: State, rows: Tensor, /) -> State:
+    def select(self, state: ModelState, rows: Tensor, /) -> ModelState:
         """Some of the rows."""
         return self._reader.select(state, rows)
 
-    def concatenate(self, states: Sequence[State], /) -> State:
+    def concatenate(self, states: Sequence[ModelState], /) -> ModelState:
         """Several batches of rows as one."""
         return self._reader.concatenate(states)
 
-    def bytes_of(self, state: State, /) -> int:
+    def bytes_of(self, state: ModelState, /) -> int:
         """The memory that the rows take; what they share is not counted."""
         return self._reader.bytes_of(state)
 
-    def row_bytes(self, state: State, depth: int, /) -> int:
+    def row_bytes(self, state: ModelState, depth: int, /) -> int:
         """The memory that one row takes at most, `depth` tokens after a prompt, while it is read."""
         return self._reader.row_bytes(state, depth)
 
-    def _next_reader(self) -> Reader:
+    def _next_reader(self) -> WayOfReading:
         """The first of the ways that are left that does not fail at once."""
         while True:
             try:
@@ -254,21 +255,29 @@ class HuggingFaceAdapter:
             )
         self._left.pop(0)
 
-    def _try_out(self, prompt: Sequence[int], more: Sequence[int] | None = None) -> None:
+    def _try_out(self, prompt: Sequence[int], paths: Sequence[list[int]] | None = None) -> None:
         """Read a prompt and some more tokens one by one, and everything at once; go on to other ways until it fits."""
-        if more is None:
+        if paths is None:
             steps = _STEPS if self._call.positions is None else min(_STEPS, self._call.positions - len(prompt))
             more = list(prompt[-steps:]) if steps > 0 else []
+            paths = [more, more[::-1]]
+        steps = len(paths[0])
+        last = _compared(self._call, steps + 1)
         while self.way != "recompute":
             try:
-                reason = difference_in_parts(self._reader, self._call, list(prompt), list(more))
+                reason = difference_in_parts(self._reader, self._call.logits_without_cache, prompt, paths, last=last)
             except Exception as error:  # whatever a model of unknown making does
                 reason = repr(error) if not isinstance(error, ModelError) else str(error)
             if reason is None:
                 break
             self._give_up(reason)
             self._reader = self._next_reader()
-        self._tried = max(self._tried, len(prompt) + max(_STEPS, len(more)))
+        self._tried = max(self._tried, len(prompt) + max(_STEPS, steps))
+
+
+def _compared(call: PretrainedCall, tokens: int) -> int:
+    """After how many of the last tokens logits are compared."""
+    return max(2, min(tokens, _LOGITS_AT_ONCE // max(1, getattr(call.config, "vocab_size", 1)))) if tokens > 1 else 1
 
 
 def _trial_lengths(call: PretrainedCall) -> list[int]:

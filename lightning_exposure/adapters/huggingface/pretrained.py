@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure.adapters.protocol import device_of, logits_of
+from lightning_exposure.adapters._differences import SameLogits, eps_of
+from lightning_exposure.adapters.protocol import device_of, evaluating, logits_of
 from lightning_exposure.errors import ArgumentError, ModelError
 
 
@@ -54,6 +55,52 @@ def language_models_in(module: nn.Module) -> dict[str, nn.Module]:
             found[name] = part
     inner = {id(part) for outer in found.values() for part in outer.modules() if part is not outer}
     return {name: part for name, part in found.items() if id(part) not in inner}
+
+
+def language_model_of(module: nn.Module) -> nn.Module | None:
+    """The Hugging Face causal LM that a module is or holds; None if there is none, or the module does more than that.
+
+    Raises:
+        ModelError: There are several and nothing says which; or it is an encoder-decoder, which needs a source.
+    """
+    found = language_models_in(module)
+    if not found:
+        return None
+    if "" in found:
+        refuse_encoder_decoder(module)
+        return module
+    own = _own_logits(module)
+    if own is not None:  # what the module's forward gives is what counts: the LM it holds must give the same
+        found = {name: part for name, part in found.items() if _gives(part, own)}
+        if not found:
+            return None
+    if len(found) > 1:
+        names = ", ".join(f"{name} ({type(part).__name__})" for name, part in found.items())
+        first = next(iter(found))
+        raise ModelError(
+            f"{type(module).__name__} holds {len(found)} language models, {names}, and nothing says which one is to be "
+            f"measured. Name it: SecretTree(module.{first}, format, tokenizer), or in a callback "
+            f"model=lambda module: module.{first}."
+        )
+    (chosen,) = found.values()
+    refuse_encoder_decoder(chosen)
+    return chosen
+
+
+def _own_logits(module: nn.Module) -> Tensor | None:
+    """What a module's own forward gives for two rows of tokens; None if it takes or returns something else."""
+    tokens = torch.tensor([[0, 1, 0], [1, 0, 1]], device=device_of(module))
+    try:
+        with evaluating(module):
+            return logits_of(module(tokens), *tokens.shape)
+    except Exception:  # a forward for batches, with labels, that logs: it is not asked again
+        return None
+
+
+def _gives(part: nn.Module, logits: Tensor) -> bool:
+    """Whether an LM gives these logits."""
+    own = _own_logits(part)
+    return own is not None and SameLogits(eps_of(part, own))(own, logits)
 
 
 def _writes_text(module: nn.Module) -> bool:

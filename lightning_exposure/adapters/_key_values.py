@@ -14,24 +14,28 @@ import torch
 from torch import Tensor
 
 from lightning_exposure.adapters._large_tensors import empty
+from lightning_exposure.adapters.states import ModelState, tensors_of
 from lightning_exposure.errors import ModelError
 
-Pair = tuple[Tensor, Tensor]
+KeysAndValues = tuple[Tensor, Tensor]
+"""Of one layer."""
 
 
 @dataclass(frozen=True, eq=False)
-class SharedPrompt:
+class PromptKeyValues:
     """The key-value cache of a prompt, for all rows that go on from it.
 
     Attributes:
         tokens: The prompt.
         layers: Keys and values of each layer `(key heads, tokens, size)`.
         numbers: For each number by which the model calls a layer, which of the layers it is.
+        beside: What else all rows share, made of tensors, such as what a decoder looks up in its source.
     """
 
     tokens: tuple[int, ...]
-    layers: tuple[Pair, ...]
+    layers: tuple[KeysAndValues, ...]
     numbers: dict[int, int]
+    beside: ModelState = None
 
     @cached_property
     def places(self) -> dict[tuple[int, int], tuple[int, int]]:
@@ -43,24 +47,21 @@ class SharedPrompt:
                 stacks.setdefault(kind, []).append((layer, which))
         return {of: (stack, at) for stack, kept in enumerate(stacks.values()) for at, of in enumerate(kept)}
 
-    def holds_the_same_as(self, other: SharedPrompt) -> bool:
+    def holds_the_same_as(self, other: PromptKeyValues) -> bool:
         """Whether another prompt was read by the same weights to the same effect."""
-        return self.tokens == other.tokens and all(
-            torch.equal(mine, theirs)
-            for pair, others in zip(self.layers, other.layers, strict=True)
-            for mine, theirs in zip(pair, others, strict=True)
-        )
+        mine, theirs = (list(tensors_of([prompt.layers, prompt.beside])) for prompt in (self, other))
+        return self.tokens == other.tokens and len(mine) == len(theirs) and all(map(torch.equal, mine, theirs))
 
-    def no_tokens(self) -> Suffixes:
+    def no_tokens(self) -> RowKeyValues:
         """One row that has read nothing after the prompt."""
         kept: dict[int, list[Tensor]] = {}
         for (layer, which), (stack, _) in self.places.items():
             kept.setdefault(stack, []).append(self.layers[layer][which])
         stacks = tuple(of[0].new_empty(len(of), 1, 0, of[0].shape[0] * of[0].shape[2]) for of in kept.values())
-        return Suffixes(self, torch.zeros(1, dtype=torch.long, device=stacks[0].device), stacks)
+        return RowKeyValues(self, torch.zeros(1, dtype=torch.long, device=stacks[0].device), stacks)
 
 
-class Suffixes:
+class RowKeyValues:
     """What some rows have read after a prompt.
 
     Args:
@@ -76,7 +77,7 @@ class Suffixes:
 
     def __init__(
         self,
-        prompt: SharedPrompt,
+        prompt: PromptKeyValues,
         lengths: Tensor,
         stacks: tuple[Tensor, ...],
         longer: tuple[Tensor, ...] | None = None,
@@ -107,7 +108,7 @@ class Suffixes:
         tensor = self.stacks[stack][at]
         return tensor.view(*tensor.shape[:2], heads, size)
 
-    def select(self, rows: Tensor) -> Suffixes:
+    def select(self, rows: Tensor) -> RowKeyValues:
         """Some of the rows, with no more columns than the longest of them needs."""
         lengths = self.lengths[rows]
         columns = int(lengths.max()) if len(rows) else 0
@@ -115,17 +116,17 @@ class Suffixes:
         chosen = tuple(stack[:, :, :columns] for stack in longer)
         for new, stack in zip(chosen, self.stacks, strict=True):
             torch.index_select(stack[:, :, self.columns - columns :], 1, rows.to(stack.device), out=new)
-        return Suffixes(self.prompt, lengths, chosen, longer)
+        return RowKeyValues(self.prompt, lengths, chosen, longer)
 
-    def with_one_more_column(self) -> Suffixes:
+    def with_one_more_column(self) -> RowKeyValues:
         """The rows, with room for one token more."""
         longer, self._longer = self._longer, None
         if longer is None:
             longer = tuple(map(_lengthened, self.stacks))
-        return Suffixes(self.prompt, self.lengths + 1, longer)
+        return RowKeyValues(self.prompt, self.lengths + 1, longer)
 
 
-def join(states: Sequence[Suffixes]) -> Suffixes:
+def join(states: Sequence[RowKeyValues]) -> RowKeyValues:
     """Several batches of rows as one, with as many columns as the longest row needs.
 
     Raises:
@@ -137,7 +138,7 @@ def join(states: Sequence[Suffixes]) -> Suffixes:
     if any(state.prompt.tokens != prompt.tokens for state in states):
         raise ModelError("states after different prompts cannot be put together: each tree has its own.")
     stacks = tuple(_joined(stacks) for stacks in zip(*(state.stacks for state in states), strict=True))
-    return Suffixes(prompt, torch.cat([state.lengths for state in states]), stacks)
+    return RowKeyValues(prompt, torch.cat([state.lengths for state in states]), stacks)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

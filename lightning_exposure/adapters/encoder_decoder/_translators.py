@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.adapters.protocol import device_of, evaluating, logits_of
-from lightning_exposure.adapters.states import State, batch_dimensions, holds_tensors, map_tensors, select_rows
+from lightning_exposure.adapters.states import ModelState, batch_dimensions, holds_tensors, map_tensors, select_rows
 from lightning_exposure.errors import ModelError
 
 _REMEDY = (
-    "Expected a Hugging Face encoder-decoder, or a module with encode(source) -> memory and decode(tokens, memory, "
-    "state=None) -> (logits, state) or logits, the memory made of tensors with one row per source; or a module that "
-    "holds one such module in an attribute."
+    "Expected a Hugging Face encoder-decoder, or a module with encode(source) -> encoded and decode(tokens, encoded, "
+    "state=None) -> (logits, state) or logits, what encode returns made of tensors with one row per source; or a "
+    "module that holds one such module in an attribute."
 )
 
 
-class Reader(Protocol):
+class Translator(Protocol):
     """An encoder-decoder, whoever made it."""
 
     @property
@@ -35,30 +35,30 @@ class Reader(Protocol):
         """The token that targets begin with, if the module says which."""
         ...
 
-    def encode(self, sources: Tensor, /) -> State:
-        """What the encoder makes of sources `(batch, time)` of one length: the memory, one row for each."""
+    def encode(self, sources: Tensor, /) -> ModelState:
+        """What the encoder makes of sources `(batch, time)` of one length, one row for each."""
         ...
 
-    def decode(self, tokens: Tensor, memory: State, state: State | None = None, /) -> Any:
-        """What the decoder returns for tokens `(batch, time)`, each row with a memory of its own."""
+    def decode(self, tokens: Tensor, encoded: ModelState, state: ModelState | None = None, /) -> Any:
+        """What the decoder returns for tokens `(batch, time)`, each row with a source of its own."""
         ...
 
-    def take(self, memory: State, rows: Tensor, /) -> State:
-        """The memory of some rows."""
+    def take(self, encoded: ModelState, rows: Tensor, /) -> ModelState:
+        """The encoded sources of some rows."""
         ...
 
-    def expand(self, memory: State, count: int, /) -> State:
-        """The memory of one row for each of many rows, without copying it."""
+    def expand(self, encoded: ModelState, count: int, /) -> ModelState:
+        """One encoded source for each of many rows, without copying it."""
         ...
 
 
-def read(reader: Reader, tokens: Tensor, memory: State) -> Tensor:
+def target_logits(translator: Translator, tokens: Tensor, encoded: ModelState) -> Tensor:
     """The logits `(batch, time, vocabulary)` after each of the tokens `(batch, time)`."""
-    return logits_of(reader.decode(tokens, memory), *tokens.shape)
+    return logits_of(translator.decode(tokens, encoded), *tokens.shape)
 
 
-class PlainReader:
-    """Reads with a module that has `encode(source)` and `decode(tokens, memory, state=None)`.
+class PlainTranslator:
+    """Reads with a module that has `encode(source)` and `decode(tokens, encoded, state=None)`.
 
     Args:
         module: The model.
@@ -87,28 +87,28 @@ class PlainReader:
         found = getattr(self.module, "start_id", None)
         return None if found is None else int(found)
 
-    def encode(self, sources: Tensor, /) -> State:
+    def encode(self, sources: Tensor, /) -> ModelState:
         """Call `encode`."""
         return self.module.encode(sources)  # type: ignore[operator]
 
-    def decode(self, tokens: Tensor, memory: State, state: State | None = None, /) -> Any:
+    def decode(self, tokens: Tensor, encoded: ModelState, state: ModelState | None = None, /) -> Any:
         """Call `decode`, with a state if there is one."""
         more = () if state is None else (state,)
-        return self.module.decode(tokens, memory, *more)  # type: ignore[operator]
+        return self.module.decode(tokens, encoded, *more)  # type: ignore[operator]
 
-    def take(self, memory: State, rows: Tensor, /) -> State:
-        """The memory of some rows."""
-        return select_rows(memory, self._dimensions, rows)
+    def take(self, encoded: ModelState, rows: Tensor, /) -> ModelState:
+        """The encoded sources of some rows."""
+        return select_rows(encoded, self._dimensions, rows)
 
-    def expand(self, memory: State, count: int, /) -> State:
-        """Views of the memory of one row."""
+    def expand(self, encoded: ModelState, count: int, /) -> ModelState:
+        """Views of one encoded source."""
 
         def widen(tensor: Tensor, dimension: int) -> Tensor:
             return tensor.expand([count if d == dimension else n for d, n in enumerate(tensor.shape)])
 
-        return map_tensors(widen, memory, self._dimensions)
+        return map_tensors(widen, encoded, self._dimensions)
 
-    def _refuse_unclear(self, memory: State) -> None:
+    def _refuse_unclear(self, encoded: ModelState) -> None:
         def check(tensor: Tensor, dimension: int) -> None:
             if dimension < 0:
                 raise ModelError(
@@ -116,11 +116,11 @@ class PlainReader:
                     f"sources, in which no single dimension follows the number of sources. {_REMEDY}"
                 )
 
-        map_tensors(check, memory, self._dimensions)
+        map_tensors(check, encoded, self._dimensions)
 
 
-class HuggingFaceReader:
-    """Reads with an encoder-decoder of Hugging Face; its memory is the encoder's last hidden state.
+class HuggingFaceTranslator:
+    """Reads with an encoder-decoder of Hugging Face; an encoded source is the encoder's last hidden state.
 
     Nothing is ever padded, so no attention mask is needed.
 
@@ -146,26 +146,26 @@ class HuggingFaceReader:
         hidden: Tensor = output.last_hidden_state
         return hidden
 
-    def decode(self, tokens: Tensor, memory: Tensor, state: Any = None, /) -> Any:
+    def decode(self, tokens: Tensor, encoded: Tensor, state: Any = None, /) -> Any:
         """Call forward without its encoder; with a cache as the state, the cache is filled further."""
         return self.module(
-            encoder_outputs=self._kind(last_hidden_state=memory),
+            encoder_outputs=self._kind(last_hidden_state=encoded),
             decoder_input_ids=tokens,
             past_key_values=state,
             use_cache=state is not None,
             return_dict=True,
         )
 
-    def take(self, memory: Tensor, rows: Tensor, /) -> Tensor:
-        """The memory of some rows."""
-        return memory.index_select(0, rows)
+    def take(self, encoded: Tensor, rows: Tensor, /) -> Tensor:
+        """The encoded sources of some rows."""
+        return encoded.index_select(0, rows)
 
-    def expand(self, memory: Tensor, count: int, /) -> Tensor:
-        """Views of the memory of one row."""
-        return memory.expand(count, -1, -1)
+    def expand(self, encoded: Tensor, count: int, /) -> Tensor:
+        """Views of one encoded source."""
+        return encoded.expand(count, -1, -1)
 
 
-def reader_of(model: nn.Module) -> Reader:
+def translator_of(model: nn.Module) -> Translator:
     """What reads with a module: the module itself, or the one encoder-decoder that it holds.
 
     Raises:
@@ -173,10 +173,10 @@ def reader_of(model: nn.Module) -> Reader:
     """
     if isinstance(model, nn.Module):
         if _is_known(model):
-            return _reader(model)
+            return _translator(model)
         held = {name: part for name, part in model.named_children() if _is_known(part)}
         if len(held) == 1:
-            return _reader(next(iter(held.values())))
+            return _translator(next(iter(held.values())))
         if held:
             raise ModelError(
                 f"{type(model).__name__} holds {len(held)} encoder-decoders ({', '.join(held)}); which is meant? Give "
@@ -185,8 +185,8 @@ def reader_of(model: nn.Module) -> Reader:
     raise ModelError(f"model is {type(model).__name__}, which is no encoder-decoder. {_REMEDY}")
 
 
-def _reader(module: nn.Module) -> Reader:
-    return HuggingFaceReader(module) if _is_hugging_face(module) else PlainReader(module)
+def _translator(module: nn.Module) -> Translator:
+    return HuggingFaceTranslator(module) if _is_hugging_face(module) else PlainTranslator(module)
 
 
 def _is_known(module: nn.Module) -> bool:
