@@ -172,9 +172,11 @@ class CanaryDataModule:
         self.canaries = canaries
         self.ledger = Ledger(canary.id for canary in canaries)
         self._encode = encode
-        self._seed = whole_number(seed, "seed", minimum=0)
+        self._seed = whole_number("seed", seed, at_least=0)
         self._loader = loader
-        self._stream_length = None if stream_length is None else whole_number(stream_length, "stream_length", minimum=1)
+        self._stream_length = (
+            None if stream_length is None else whole_number("stream_length", stream_length, at_least=1)
+        )
         self._train = datamodule
         self._plain = {f"{stage}_dataloader": loaders for stage, loaders in plain.items() if loaders is not None}
         self._occurrences: Occurrences | None = None

@@ -90,13 +90,13 @@ class TextData(_Base):
             raise ArgumentError(f"words={words!r}: expected None with level={level!r}; it is for words only.")
         settings = {
             "level": level,
-            "window": whole_number(window, "window", minimum=1),
-            "batch_size": whole_number(batch_size, "batch_size", minimum=1),
+            "window": whole_number("window", window, at_least=1),
+            "batch_size": whole_number("batch_size", batch_size, at_least=1),
             "val_fraction": float(val_fraction),
-            "seed": whole_number(seed, "seed", minimum=0),
-            "num_workers": whole_number(num_workers, "num_workers", minimum=0),
+            "seed": whole_number("seed", seed, at_least=0),
+            "num_workers": whole_number("num_workers", num_workers, at_least=0),
             "whole_canaries": bool(whole_canaries),
-            "words": None if words is None else whole_number(words, "words", minimum=1),
+            "words": None if words is None else whole_number("words", words, at_least=1),
             "shuffle": bool(shuffle),
             "drop_last": bool(drop_last),
         }

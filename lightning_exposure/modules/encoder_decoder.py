@@ -269,12 +269,12 @@ def _check_settings(settings: dict[str, Any]) -> None:
     check_choice(settings["optimizer"], "optimizer", OPTIMIZERS)
     check_choice(settings["scheduler"], "scheduler", (None, *SCHEDULERS))
     for name in _COUNTS:
-        settings[name] = whole_number(settings[name], name, minimum=1)
+        settings[name] = whole_number(name, settings[name], at_least=1)
     for name, limits in {
         "padding_id": ("vocab_size", "target_vocab_size"),
         "start_id": ("target_vocab_size",),
     }.items():
-        settings[name] = whole_number(settings[name], name, minimum=0)
+        settings[name] = whole_number(name, settings[name], at_least=0)
         for limit in limits:
             if settings[name] >= settings[limit]:
                 raise ArgumentError(f"{name}={settings[name]}: expected a token id below {limit}={settings[limit]}.")

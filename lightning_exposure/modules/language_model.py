@@ -212,7 +212,7 @@ def _check_settings(settings: dict[str, Any]) -> None:
     check_choice(settings["optimizer"], "optimizer", OPTIMIZERS)
     check_choice(settings["scheduler"], "scheduler", (None, *SCHEDULERS))
     for name in _COUNTS:
-        settings[name] = whole_number(settings[name], name, minimum=1)
+        settings[name] = whole_number(name, settings[name], at_least=1)
     check_number(settings["dropout"], "dropout", low=0, high=1)
     check_number(settings["lr"], "lr", low=0, open_low=True)
     check_number(settings["weight_decay"], "weight_decay", low=0)

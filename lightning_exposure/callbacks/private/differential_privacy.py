@@ -124,8 +124,8 @@ class DifferentialPrivacy(Callback):
         self.max_grad_norm = float(max_grad_norm)
         self.delta = float(delta)
         self.loss_reduction = loss_reduction
-        self.seed = None if seed is None else whole_number(seed, "seed", minimum=0)
-        self.verify_steps = whole_number(verify_steps, "verify_steps", minimum=0)
+        self.seed = None if seed is None else whole_number("seed", seed, at_least=0)
+        self.verify_steps = whole_number("verify_steps", verify_steps, at_least=0)
         self.post_processing = check_names(post_processing)
         self._verbose = verbose
         self._account = Account(None if history is None else read_history(history), self.post_processing)

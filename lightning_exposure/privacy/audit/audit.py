@@ -123,7 +123,7 @@ def audit(
     inside, outside = checked_scores(scores_in, scores_out)
     check_delta(delta)
     check_confidence(confidence)
-    records = whole_number(records, "records", minimum=1)
+    records = whole_number("records", records, at_least=1)
     _refuse_unfair_coins(len(inside), len(outside))
     best, correct, epsilon = _one_run(inside, outside, delta, 1.0 - confidence, records)
     return AuditResult(
@@ -150,7 +150,7 @@ def largest_provable_epsilon(canaries: int, confidence: float = 0.95, *, delta: 
         [0.0, 1.43, 3.13, 5.55]
     """
     check_confidence(confidence)
-    made = plan(whole_number(canaries, "canaries", minimum=0), 1.0 - confidence)
+    made = plan(whole_number("canaries", canaries, at_least=0), 1.0 - confidence)
     guesses = made.first.guesses
     return one_run_epsilon(
         guesses, guesses, delta=delta, canaries=canaries, confidence=1.0 - made.share, records=records

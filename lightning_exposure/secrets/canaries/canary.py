@@ -45,7 +45,7 @@ class Canary:
                 f"format={self.format!r}: expected a SecretFormat, got {type(self.format).__name__}; "
                 "make one, for example SecretFormat('my pin is ####')."
             )
-        object.__setattr__(self, "repetitions", whole_number(self.repetitions, "repetitions", minimum=0))
+        object.__setattr__(self, "repetitions", whole_number("repetitions", self.repetitions, at_least=0))
         if not isinstance(self.held_out, bool):
             raise ArgumentError(
                 f"held_out={self.held_out!r}: expected True or False, got {type(self.held_out).__name__}."

@@ -123,7 +123,7 @@ class CanarySet(Sequence[Canary]):
             if key not in self._by_id:
                 raise UnknownIdError(f"id={key!r}: no such canary; expected one of {', '.join(self._by_id)}.")
             return self._by_id[key]
-        position = whole_number(key, "position")
+        position = whole_number("position", key)
         if not -len(self) <= position < len(self):
             raise OutOfRangeError(f"position={position}: expected one of the {len(self)} canaries, from 0 on.")
         return self._canaries[position]
@@ -232,7 +232,7 @@ def _listed_repetitions(repetitions: Sequence[int]) -> list[int]:
     hint = "expected a list of integers such as [1, 4, 16]"
     if isinstance(repetitions, str) or not isinstance(repetitions, Iterable):
         raise ArgumentError(f"repetitions={repetitions!r}: {hint}; write [{repetitions}] for one canary.")
-    counts = [whole_number(count, f"repetitions[{place}]", minimum=0) for place, count in enumerate(repetitions)]
+    counts = [whole_number(f"repetitions[{place}]", count, at_least=0) for place, count in enumerate(repetitions)]
     if not counts:
         raise ArgumentError(f"repetitions=[]: {hint}; each entry makes one canary.")
     return counts

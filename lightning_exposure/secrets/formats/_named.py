@@ -73,7 +73,7 @@ class NamedFormats:
         >>> SecretFormat.pin(6).render(42)
         'my pin is 000042'
         """
-        return cls(_prompt(prompt) + "#" * whole_number(n, "n", minimum=1), name="pin")
+        return cls(_prompt(prompt) + "#" * whole_number("n", n, at_least=1), name="pin")
 
     @classmethod
     def password(cls: type[_Format], n: int = 8, prompt: str = "my password is ") -> _Format:
@@ -83,7 +83,7 @@ class NamedFormats:
         >>> SecretFormat.password(3).render(1)
         'my password is aab'
         """
-        return cls(_prompt(prompt) + "?" * whole_number(n, "n", minimum=1), name="password")
+        return cls(_prompt(prompt) + "?" * whole_number("n", n, at_least=1), name="password")
 
     @classmethod
     def address(cls: type[_Format], prompt: str = "my address is ") -> _Format:

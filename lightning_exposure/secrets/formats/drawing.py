@@ -26,7 +26,7 @@ def generator_from(seed: Seed) -> random.Random:
         return random.Random(int.from_bytes(seed.bytes(32), "little"))
     try:
         # Python ignores the sign of a seed, so that -1 and 1 would silently give the same numbers.
-        return random.Random(whole_number(seed, "seed", minimum=0))
+        return random.Random(whole_number("seed", seed, at_least=0))
     except ArgumentError as error:
         raise ArgumentError(f"{error} A random.Random or a numpy.random.Generator is accepted too.") from None
 

@@ -170,7 +170,7 @@ class SecretFormat(NamedFormats):
         >>> SecretFormat("pin ##").render(42)
         'pin 42'
         """
-        number = whole_number(index, "index")
+        number = whole_number("index", index)
         if not 0 <= number < self.size:
             raise OutOfRangeError(
                 f"index={_short(number)}: expected an integer from 0 to {_short(self.size - 1)}; see the format's size."
@@ -224,7 +224,7 @@ class SecretFormat(NamedFormats):
         """
         if isinstance(exclude, str):
             raise ArgumentError(f"exclude={exclude!r}: expected a list of secrets, got one string; put it in a list.")
-        count = whole_number(n, "n", minimum=0)
+        count = whole_number("n", n, at_least=0)
         excluded = {self.index(text) for text in exclude}
         left = self.size - len(excluded)
         if count > left:
