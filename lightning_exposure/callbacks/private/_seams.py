@@ -9,9 +9,10 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from lightning_exposure._checks import refusal
 from lightning_exposure.callbacks.private._refusals import is_overridden
 from lightning_exposure.callbacks.private._schedules import Blind
-from lightning_exposure.errors import ArgumentError, FitError
+from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.watching import Watch
 
 _MARK = "_wrapped_while_private"
@@ -30,9 +31,11 @@ def check_names(names: object) -> tuple[str, ...]:
         ArgumentError: They are not a list of names.
     """
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise ArgumentError(
-            f"post_processing={names!r}: expected a list of names: of callbacks (their class), of hooks of the module, "
-            'or of saved state, as in post_processing=["MaxNorm", "on_train_batch_end"].'
+        raise refusal(
+            "post_processing",
+            names,
+            "a list of names: of callbacks (their class), of hooks of the module, or of saved state",
+            'For example post_processing=["MaxNorm", "on_train_batch_end"].',
         )
     return tuple(dict.fromkeys(names))
 

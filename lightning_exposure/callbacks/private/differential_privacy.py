@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import choice, number, whole_number
 from lightning_exposure.callbacks.private import _refusals as refusals
 from lightning_exposure.callbacks.private._account import Account
 from lightning_exposure.callbacks.private._announcing import announce
@@ -21,11 +21,12 @@ from lightning_exposure.callbacks.private._loaders import next_draw, poisson_loa
 from lightning_exposure.callbacks.private._monitors import Monitors
 from lightning_exposure.callbacks.private._replays import Replays
 from lightning_exposure.callbacks.private._seams import check_names
-from lightning_exposure.errors import ArgumentError, DataError, FitError
+from lightning_exposure.errors import DataError, FitError
 from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.clipping.losses import REDUCTIONS
 from lightning_exposure.privacy.clipping.support import refuse_unsupported
 from lightning_exposure.privacy.steps.accounting import History
-from lightning_exposure.privacy.steps.budget import Budget, check_number
+from lightning_exposure.privacy.steps.budget import Budget
 from lightning_exposure.privacy.steps.origin import read_history
 from lightning_exposure.privacy.steps.poisson import PoissonLoader, fresh_seed, generators
 from lightning_exposure.privacy.steps.private_steps import PrivateSteps
@@ -118,12 +119,9 @@ class DifferentialPrivacy(Callback):
             max_epsilon=max_epsilon,
             accountant=accountant,
         )
-        check_number("max_grad_norm", max_grad_norm, above=True)
-        if loss_reduction not in ("mean", "sum"):
-            raise ArgumentError(f"loss_reduction={loss_reduction!r}: expected 'mean' or 'sum'.")
-        self.max_grad_norm = float(max_grad_norm)
+        self.max_grad_norm = number("max_grad_norm", max_grad_norm, above=0)
         self.delta = float(delta)
-        self.loss_reduction = loss_reduction
+        self.loss_reduction = choice("loss_reduction", loss_reduction, REDUCTIONS)
         self.seed = None if seed is None else whole_number("seed", seed, at_least=0)
         self.verify_steps = whole_number("verify_steps", verify_steps, at_least=0)
         self.post_processing = check_names(post_processing)

@@ -26,6 +26,7 @@ from opacus.accountants.analysis.prv import (
 )
 from opacus.accountants.analysis.rdp import compute_rdp
 
+from lightning_exposure._checks import check_delta, choice, refusal
 from lightning_exposure.errors import ArgumentError
 
 History = Sequence[tuple[float, float, int]]
@@ -142,8 +143,8 @@ def noise_for(
     most = _RANGE_OF_NOISE[1]
     if not target_epsilon > 0 or before >= target_epsilon or with_noise(most, accountant) > target_epsilon:
         raise ArgumentError(
-            f"target_epsilon={target_epsilon!r}: cannot be kept by {steps} steps with any noise"
-            + (f", because the steps before them have spent {before:.4g}" if before else "")
+            f"target_epsilon is {target_epsilon!r}; expected one that {steps} steps can keep with some noise"
+            + (f", and the steps before them have spent {before:.4g}" if before else "")
             + ". Give a larger target_epsilon or a larger delta."
         )
     # The quick accountant first; from its answer, the other one needs a few looks only.
@@ -334,35 +335,19 @@ def check_accountant(accountant: object) -> None:
     >>> check_accountant("gdp")
     Traceback (most recent call last):
     ...
-    lightning_exposure.errors.ArgumentError: accountant='gdp': expected 'prv' or 'rdp'; the central limit theorem that
-    'gdp' rests on makes epsilon too small.
+    lightning_exposure.errors.ArgumentError: accountant is 'gdp'; expected one of 'prv', 'rdp'. The central limit
+    theorem that 'gdp' rests on makes epsilon too small.
     """
-    if accountant not in ACCOUNTANTS:
-        why = "; the central limit theorem that 'gdp' rests on makes epsilon too small" if accountant == "gdp" else ""
-        raise ArgumentError(f"accountant={accountant!r}: expected 'prv' or 'rdp'{why}.")
-
-
-def check_delta(delta: object) -> None:
-    """Refuse a delta that is no probability, or certainty.
-
-    >>> check_delta(0.0)
-    Traceback (most recent call last):
-    ...
-    lightning_exposure.errors.ArgumentError: delta=0.0: expected a number between 0 and 1, well below one over the
-    number of records, such as 1e-6.
-    """
-    if not isinstance(delta, int | float) or isinstance(delta, bool) or not 0 < delta < 1:
-        raise ArgumentError(
-            f"delta={delta!r}: expected a number between 0 and 1, well below one over the number of records, such as "
-            "1e-6."
-        )
+    gdp = "The central limit theorem that 'gdp' rests on makes epsilon too small." if accountant == "gdp" else ""
+    choice("accountant", accountant, ACCOUNTANTS, remedy=gdp)
 
 
 def _checked(history: History) -> list[tuple[float, float, int]]:
     for noise, rate, steps in history:
         if not (noise >= 0 and math.isfinite(noise) and 0 <= rate <= 1 and steps >= 0):
-            raise ArgumentError(
-                f"history={(noise, rate, steps)!r}: expected a noise multiplier of at least 0, a sample rate between 0 "
-                "and 1 and a number of steps."
+            raise refusal(
+                "history",
+                (noise, rate, steps),
+                "a noise multiplier of at least 0, a sample rate between 0 and 1 and a number of steps",
             )
     return [(float(noise), float(rate), int(steps)) for noise, rate, steps in history if steps and rate]

@@ -10,7 +10,8 @@ from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_exposure.errors import ArgumentError, ModelError
+from lightning_exposure._checks import number
+from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy.clipping.clipping import Clipping
 
 
@@ -54,10 +55,8 @@ def private_optimizer(
         >>> layer.weight.grad.shape
         torch.Size([1, 3])
     """
-    if not noise_multiplier >= 0:
-        raise ArgumentError(f"noise_multiplier={noise_multiplier!r}: expected a number of at least 0.")
-    if not expected_batch_size > 0:
-        raise ArgumentError(f"expected_batch_size={expected_batch_size!r}: expected a number above 0.")
+    number("noise_multiplier", noise_multiplier, at_least=0)
+    number("expected_batch_size", expected_batch_size, above=0)
     _refuse_other_parameters(optimizer, clipping.module)
     kind = _DistributedClippedOptimizer if distributed else ClippedOptimizer
     return kind(
