@@ -19,6 +19,8 @@ PACKAGE = ROOT / "lightning_exposure"
 # Each layer imports only from those before it.
 LAYERS = [
     "errors",
+    "_lightning",
+    "_opacus",
     "_checks",
     "secrets",
     "tokenization",

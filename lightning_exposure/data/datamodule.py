@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed
 
 from lightning_exposure._checks import refusal, whole_number
+from lightning_exposure._lightning import batches_taken, splits_data
 from lightning_exposure.data._collections import choose, loaders_in, replaced
 from lightning_exposure.data._datasets import Occurrences
 from lightning_exposure.data._loader import Weaver, weave_loader
@@ -226,14 +227,11 @@ class CanaryDataModule:
             self._occurrences = self._encode_all()
         trainer = self.trainer
         rank, world_size = _place_of(trainer)
-        # Lightning has no public name for whether it was asked to split the data among the processes.
-        connector = getattr(trainer, "_accelerator_connector", None)
-        splits = bool(getattr(connector, "use_distributed_sampler", True)) and trainer is not None
         return Weaver(
             self._occurrences,
             Course(self._seed, rank, world_size, epoch=self._epoch()),
             self._record,
-            shard=splits and world_size > 1,
+            shard=trainer is not None and world_size > 1 and splits_data(trainer),
             shuffle=not getattr(trainer, "overfit_batches", 0),
             stream_length=self._stream_length,
         )
@@ -277,7 +275,7 @@ class CanaryDataModule:
 
     def _trained(self) -> int | None:
         """How many batches of this epoch the Trainer has taken; it may have fetched one more."""
-        return None if self.trainer is None else int(self.trainer.fit_loop.batch_idx) + 1
+        return None if self.trainer is None else batches_taken(self.trainer)
 
     # ---- checkpoints --------------------------------------------------------------------------------------
 

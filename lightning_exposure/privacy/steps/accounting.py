@@ -17,16 +17,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from opacus.accountants.analysis.prv import (
-    Domain,
-    PoissonSubsampledGaussianPRV,
-    TruncatedPrivacyRandomVariable,
-    compose_heterogeneous,
-    discretize,
-)
-from opacus.accountants.analysis.rdp import compute_rdp
 
 from lightning_exposure._checks import check_delta, choice, refusal
+from lightning_exposure._opacus import epsilon_by_losses, moment
 from lightning_exposure.errors import ArgumentError
 
 History = Sequence[tuple[float, float, int]]
@@ -213,12 +206,7 @@ def _best_order(steps: History, delta: float, orders: tuple[float, ...]) -> tupl
 @lru_cache(maxsize=128)
 def _moments(noise: float, rate: float, orders: tuple[float, ...]) -> NDArray[np.float64]:
     """The Rényi divergence of one step, for every order."""
-    values = np.full(len(orders), np.inf)
-    for place, order in enumerate(orders):
-        try:
-            values[place] = compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=float(order))
-        except (ValueError, OverflowError, ZeroDivisionError):
-            continue  # what cannot be computed for an order is no bound; others are
+    values = [moment(noise, rate, order) for order in orders]
     # A series that is broken off is off by 1e-13 before it is divided by order - 1.
     found: NDArray[np.float64] = np.maximum(values, 0.0) + 1e-13 / (np.array(orders) - 1)
     return found
@@ -245,16 +233,8 @@ def _by_losses(steps: History, delta: float, bound: float) -> float | None:
     precision = max(wanted, 2 * span * spread / _LARGEST_DOMAIN)
     if precision > max(0.01, bound / 50):
         return None
-    try:
-        with np.errstate(all="ignore"):
-            losses = [PoissonSubsampledGaussianPRV(rate, noise) for noise, rate, _ in steps]
-            domain = Domain.create_aligned(-span, span, precision / spread)
-            pieces = [discretize(TruncatedPrivacyRandomVariable(x, domain.t_min, domain.t_max), domain) for x in losses]
-            together = compose_heterogeneous(pieces, [count for _, _, count in steps])
-            found = float(together.compute_epsilon(delta, delta_error, precision)[2])
-    except (RuntimeError, ValueError, IndexError, MemoryError):
-        return None
-    return found if math.isfinite(found) else None
+    tolerance = delta_error, precision
+    return epsilon_by_losses(steps, delta, span=span, mesh=precision / spread, tolerance=tolerance)
 
 
 def _single(entry: tuple[float, float, int], delta: float) -> float:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_exposure._checks import number
+from lightning_exposure._opacus import add_to_sum, clean_parameter
 from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy.clipping.clipping import Clipping
 
@@ -105,11 +106,7 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
                 f"{len(changed)} trainable parameters are no longer both in the optimizer and in the module; detach "
                 "the clipping, and make both anew."
             )
-        for parameter in self.params:
-            # Opacus has given one only to those that were trainable when it was made.
-            gathered = getattr(parameter, "summed_grad", None)
-            parameter.summed_grad = sums[parameter] if gathered is None else gathered.add_(sums[parameter])
-        self.last_sums = {parameter: parameter.summed_grad for parameter in self.params}
+        self.last_sums = {parameter: add_to_sum(parameter, sums[parameter]) for parameter in self.params}
         if self.on_clipped is not None:
             self.on_clipped()
 
@@ -121,8 +118,7 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
         """The optimizer inside, with nothing left on its parameters of what Opacus has put there."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                for name in ("summed_grad", "grad_sample"):
-                    vars(parameter).pop(name, None)
+                clean_parameter(parameter)
         inner: Optimizer = self.original_optimizer
         return inner
 
