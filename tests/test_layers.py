@@ -20,6 +20,8 @@ PACKAGE = ROOT / "lightning_exposure"
 LAYERS = [
     "errors",
     "_registry",
+    "_lightning",
+    "_opacus",
     "_checks",
     "_files",
     "secrets",

@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_exposure._checks import check_confidence, check_delta
 from lightning_exposure.callbacks._progress import status
 from lightning_exposure.callbacks._trees import CanaryTrees, ModelOf, only_one_with_this_name
 from lightning_exposure.callbacks.quiet import quiet
 from lightning_exposure.errors import ArgumentError, DataError, FitError
-from lightning_exposure.exposure.intervals import check_confidence
 from lightning_exposure.privacy.audit.audit import AuditResult, audit, largest_provable_epsilon
-from lightning_exposure.privacy.audit.bounds import check_delta
 from lightning_exposure.secrets import Canary, CanarySet
 from lightning_exposure.tokenization import Tokenizer
 from lightning_exposure.tree import SecretTree
@@ -96,7 +95,7 @@ class AuditCallback(Callback):
                 f"every_n_epochs is {every_n_epochs!r}; expected a whole number, 0 for only at the end."
             )
         if delta is not None:
-            check_delta(delta)
+            check_delta(delta, pure=True)
         check_confidence(confidence)
         self.canaries = audited(canaries) if isinstance(canaries, CanarySet) else canaries
         self.every_n_epochs = every_n_epochs

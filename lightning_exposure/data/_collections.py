@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import refusal
 
 
 def loaders_in(loaders: Any, path: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], DataLoader[Any]]:
@@ -35,9 +35,7 @@ def choose(wanted: int | str | None, paths: list[tuple[Any, ...]]) -> tuple[Any,
         if not isinstance(wanted, int) and wanted in path:
             return path
     known = ", ".join("/".join(map(str, path)) for path in paths)
-    raise ArgumentError(
-        f"loader={wanted!r}: expected a number from 0 to {len(paths) - 1} or a key of the training loaders ({known})."
-    )
+    raise refusal("loader", wanted, f"a number from 0 to {len(paths) - 1} or a key of the training loaders ({known})")
 
 
 def replaced(loaders: Any, old: DataLoader[Any], new: DataLoader[Any]) -> Any:

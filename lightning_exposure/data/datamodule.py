@@ -8,12 +8,14 @@ from typing import Any
 
 import torch.distributed
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import refusal, whole_number
+from lightning_exposure._lightning import batches_taken, splits_data
 from lightning_exposure.data._collections import choose, loaders_in, replaced
 from lightning_exposure.data._datasets import Occurrences
 from lightning_exposure.data._loader import Weaver, weave_loader
 from lightning_exposure.data._randomness import seeded
 from lightning_exposure.data._samplers import Course
+from lightning_exposure.data.injection import check_canaries
 from lightning_exposure.data.ledger import Ledger
 from lightning_exposure.data.packages import (
     on_packages,
@@ -160,14 +162,15 @@ class CanaryDataModule:
         plain = {"val": val_dataloaders, "test": test_dataloaders, "predict": predict_dataloaders}
         if base is None:
             if not loaders_in(datamodule):
-                raise ArgumentError(
-                    f"datamodule={datamodule!r}: expected a LightningDataModule, a torch DataLoader, or a list or "
-                    "dict of DataLoaders."
+                raise refusal(
+                    "datamodule",
+                    datamodule,
+                    "a LightningDataModule, a torch DataLoader, or a list or dict of DataLoaders",
                 )
         elif any(loaders is not None for loaders in plain.values()):
             raise ArgumentError(
-                "val_dataloaders, test_dataloaders, predict_dataloaders: expected with plain training loaders only; "
-                f"{type(datamodule).__name__} has its own."
+                "val_dataloaders, test_dataloaders or predict_dataloaders is given; expected with plain training "
+                f"loaders only. {type(datamodule).__name__} has its own."
             )
         self.canaries = canaries
         self.ledger = Ledger(canary.id for canary in canaries)
@@ -224,14 +227,11 @@ class CanaryDataModule:
             self._occurrences = self._encode_all()
         trainer = self.trainer
         rank, world_size = _place_of(trainer)
-        # Lightning has no public name for whether it was asked to split the data among the processes.
-        connector = getattr(trainer, "_accelerator_connector", None)
-        splits = bool(getattr(connector, "use_distributed_sampler", True)) and trainer is not None
         return Weaver(
             self._occurrences,
             Course(self._seed, rank, world_size, epoch=self._epoch()),
             self._record,
-            shard=splits and world_size > 1,
+            shard=trainer is not None and world_size > 1 and splits_data(trainer),
             shuffle=not getattr(trainer, "overfit_batches", 0),
             stream_length=self._stream_length,
         )
@@ -275,7 +275,7 @@ class CanaryDataModule:
 
     def _trained(self) -> int | None:
         """How many batches of this epoch the Trainer has taken; it may have fetched one more."""
-        return None if self.trainer is None else int(self.trainer.fit_loop.batch_idx) + 1
+        return None if self.trainer is None else batches_taken(self.trainer)
 
     # ---- checkpoints --------------------------------------------------------------------------------------
 
@@ -351,15 +351,9 @@ def _revive(packages: tuple[str, ...], state: dict[str, Any]) -> CanaryDataModul
 
 
 def _check_arguments(canaries: object, encode: object) -> None:
-    if not isinstance(canaries, CanarySet):
-        raise ArgumentError(
-            f"canaries: expected a CanarySet, got {type(canaries).__name__}; make one with "
-            "CanarySet.draw(format, repetitions=[...], seed=0)."
-        )
+    check_canaries(canaries)
     if not callable(encode):
-        raise ArgumentError(
-            f"encode={encode!r}: expected a function that makes an example of a text, got {type(encode).__name__}."
-        )
+        raise refusal("encode", encode, "a function that makes an example of a text", with_type=True)
 
 
 def _place_of(trainer: Any) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from typing import NamedTuple
 
+from lightning_exposure._checks import instance
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.secrets import CanarySet
 from lightning_exposure.secrets.formats.drawing import Seed, generator_from
@@ -72,10 +73,8 @@ def inject_before(text: str, canaries: CanarySet, seed: Seed, *, end: int, windo
     Raises:
         DataError: A canary is longer than a window, or there is no place for all of them.
     """
-    if not isinstance(text, str):
-        raise ArgumentError(f"text={text!r:.80}: expected a string, got {type(text).__name__}.")
-    if not isinstance(canaries, CanarySet):
-        raise ArgumentError(f"canaries: expected a CanarySet, got {type(canaries).__name__}.")
+    instance("text", text, str, "a string")
+    check_canaries(canaries)
     gaps = _gaps(text, end)
     generator = generator_from(seed)
     copies = [canary for canary in canaries for _ in range(canary.copies)]
@@ -132,3 +131,16 @@ def _kept_whole(placed: Sequence[_Placed], gaps: Sequence[int], windows: Windows
             )
         moved.append(canary._replace(position=gaps[gap]))
     return moved
+
+
+def check_canaries(canaries: object) -> None:
+    """Refuse what is no set of canaries; without showing it, because it may hold secrets.
+
+    Raises:
+        ArgumentError: It is something else.
+    """
+    if not isinstance(canaries, CanarySet):
+        raise ArgumentError(
+            f"canaries is of type {type(canaries).__name__}; expected a CanarySet. Make one with "
+            "CanarySet.draw(format, repetitions=[...], seed=0)."
+        )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import refusal
 
 
 class Ledger:
@@ -92,8 +92,6 @@ class Ledger:
         """
         strangers = sorted({id_ for counts in state.values() for id_ in counts} - set(self._ids))
         if strangers:
-            raise ArgumentError(
-                f"state={strangers}: canaries of another experiment; expected {list(self._ids)}; "
-                "resume with the canaries that the training began with."
-            )
+            remedy = "It counts canaries of another experiment: resume with those that the training run began with."
+            raise refusal("state", strangers, f"counts of {list(self._ids)}", remedy)
         self._epochs = {int(epoch): Counter(counts) for epoch, counts in state.items()}

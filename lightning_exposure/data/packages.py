@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import refusal
 
 PACKAGES = ("lightning", "pytorch_lightning")
 """What a program may import; the first is the default."""
@@ -31,13 +31,12 @@ def package_named(name: str) -> ModuleType:
     """
     module = _MODULES.get("lightning" if name == "lightning.pytorch" else name)
     if module is None:
-        raise ArgumentError(f"package={name!r}: expected one of {', '.join(map(repr, PACKAGES))}.")
+        raise refusal("package", name, f"one of {', '.join(map(repr, PACKAGES))}")
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise ArgumentError(
-            f"package={name!r}: not installed ({error}); install it with pip install {name}."
-        ) from error
+        remedy = f"It cannot be imported ({error}): install it with pip install {name}."
+        raise refusal("package", name, "an installed package", remedy) from error
 
 
 def package_of(instance: object, kind: str) -> ModuleType | None:

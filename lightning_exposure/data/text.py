@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import choice, number, refusal, whole_number
 from lightning_exposure.data.corpora import python_topics, read_text
 from lightning_exposure.data.injection import Windows, inject_before
 from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
-from lightning_exposure.errors import ArgumentError, DataError
+from lightning_exposure.errors import DataError
 from lightning_exposure.secrets import CanarySet
 from lightning_exposure.tokenization import CharTokenizer, WordTokenizer
 
@@ -82,17 +82,13 @@ class TextData(_Base):
         drop_last: bool = False,
     ) -> None:
         super().__init__()
-        if level not in ("char", "word"):
-            raise ArgumentError(f"level={level!r}: expected 'char' or 'word'.")
-        if not isinstance(val_fraction, int | float) or not 0 <= val_fraction < 1:
-            raise ArgumentError(f"val_fraction={val_fraction!r}: expected a number of at least 0 and below 1.")
         if words is not None and level != "word":
-            raise ArgumentError(f"words={words!r}: expected None with level={level!r}; it is for words only.")
+            raise refusal("words", words, f"None with level={level!r}", "It is for level='word' only.")
         settings = {
-            "level": level,
+            "level": choice("level", level, ("char", "word")),
             "window": whole_number("window", window, at_least=1),
             "batch_size": whole_number("batch_size", batch_size, at_least=1),
-            "val_fraction": float(val_fraction),
+            "val_fraction": number("val_fraction", val_fraction, at_least=0, below=1),
             "seed": whole_number("seed", seed, at_least=0),
             "num_workers": whole_number("num_workers", num_workers, at_least=0),
             "whole_canaries": bool(whole_canaries),
@@ -256,7 +252,7 @@ def _text_of(source: str | Path | None) -> str:
     if isinstance(source, str) and ("\n" in source or len(source) > _LONGEST_PATH):
         return source
     if not isinstance(source, str | Path):
-        raise ArgumentError(f"text_or_path={source!r}: expected a text or a path, got {type(source).__name__}.")
+        raise refusal("text_or_path", source, "a text or a path", with_type=True)
     return read_text(source)
 
 

@@ -214,8 +214,8 @@ def test_canaries_that_nothing_can_be_concluded_from(canaries: Any, message: str
     ("settings", "message"),
     [
         ({"every_n_epochs": -1}, "every_n_epochs is -1; expected a whole number, 0 for only at the end"),
-        ({"delta": 1.0}, r"delta=1\.0: expected a number of at least 0 and below 1"),
-        ({"confidence": 95}, "confidence is 95; expected a number between 0 and 1"),
+        ({"delta": 1.0}, r"delta is 1\.0; expected a number of at least 0 and below 1"),
+        ({"confidence": 95}, "confidence is 95; expected a number above 0 and below 1"),
     ],
 )
 def test_settings_out_of_range(settings: dict[str, Any], message: str) -> None:

@@ -333,13 +333,13 @@ def test_a_checkpoint_with_double_precision_is_known_again(tmp_path: Path) -> No
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"history='.*none.ckpt': no such file"):
+    with pytest.raises(ArgumentError, match=r"history is '.*none.ckpt'; expected .* no such file"):
         privacy(history=tmp_path / "none.ckpt")
-    with pytest.raises(ArgumentError, match=r"history=3: expected the path"):
+    with pytest.raises(ArgumentError, match=r"history is 3; expected the path"):
         privacy(history=3)
     plain = tmp_path / "plain.ckpt"
     fit(tmp_path, Module()).save_checkpoint(plain)
-    with pytest.raises(DataError, match=r"history='.*plain.ckpt': says nothing of private steps"):
+    with pytest.raises(DataError, match=r"history is '.*plain.ckpt', which says nothing of private steps"):
         privacy(history=plain)
     text = tmp_path / "text.ckpt"
     text.write_text("no checkpoint")

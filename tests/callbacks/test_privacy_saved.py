@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
-from lightning_exposure.callbacks.private._repeats import part_of
+from lightning_exposure.callbacks.private._batches import part_of
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.saved_state import SavedState, saved_values
 from tests.callbacks.privacy_setups import STEPS, VOCAB, WIDTH, Data, Module, privacy, same, trainer, weights

@@ -257,7 +257,7 @@ def test_one_hook_of_a_callback_does_not_stand_for_another(tmp_path: Path) -> No
 
 def test_names_that_are_none(tmp_path: Path) -> None:
     for names in ("MaxNorm", [1], None):
-        with pytest.raises(ArgumentError, match=r"post_processing=.*: expected a list of names"):
+        with pytest.raises(ArgumentError, match=r"post_processing is .*; expected a list of names"):
             DifferentialPrivacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-6, post_processing=names)  # type: ignore[arg-type]
     for name in ("MaxNrom", "on_train_batch_end", "MaxNorm.on_fit_end"):
         with pytest.raises(

@@ -339,7 +339,7 @@ def test_canaries_go_into_one_of_several_loaders() -> None:
 @pytest.mark.parametrize("loader", [2, -1, "c"])
 def test_a_loader_that_is_not_there_is_an_error(loader: Any) -> None:
     data = wrapped({"a": numbers_loader(), "b": numbers_loader()}, loader=loader)
-    with pytest.raises(ArgumentError, match=r"loader=.*: expected a number from 0 to 1 or a key .*\(a, b\)"):
+    with pytest.raises(ArgumentError, match=r"loader is .*; expected a number from 0 to 1 or a key .*\(a, b\)"):
         data.train_dataloader()
 
 
@@ -347,17 +347,17 @@ def test_a_loader_that_is_not_there_is_an_error(loader: Any) -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ArgumentError, match="datamodule=3: expected a LightningDataModule, a torch DataLoader"):
+    with pytest.raises(ArgumentError, match="datamodule is 3; expected a LightningDataModule, a torch DataLoader"):
         wrapped(3)
-    with pytest.raises(ArgumentError, match=r"canaries: expected a CanarySet, got list"):
+    with pytest.raises(ArgumentError, match=r"canaries is of type list; expected a CanarySet"):
         CanaryDataModule(numbers_loader(), ["pin 1234"], encode=encode)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="encode=3: expected a function"):
+    with pytest.raises(ArgumentError, match="encode is 3, of type int; expected a function"):
         CanaryDataModule(numbers_loader(), CANARIES, encode=3)  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="seed is -1; expected an integer of at least 0"):
         wrapped(numbers_loader(), seed=-1)
-    with pytest.raises(ArgumentError, match=r"val_dataloaders, .*: expected with plain training loaders only"):
+    with pytest.raises(ArgumentError, match=r"val_dataloaders, .*; expected with plain training loaders only"):
         wrapped(make_datamodule(pl, numbers_loader()), val_dataloaders=numbers_loader())
-    with pytest.raises(ArgumentError, match="package='torch': expected one of 'lightning', 'pytorch_lightning'"):
+    with pytest.raises(ArgumentError, match="package is 'torch'; expected one of 'lightning', 'pytorch_lightning'"):
         wrapped(numbers_loader(), package="torch")
     with pytest.raises(DataError, match="train_dataloader: int has no torch DataLoader"):
         wrapped(make_datamodule(pl, 3)).train_dataloader()

@@ -74,9 +74,9 @@ def test_inject_takes_linear_time() -> None:
 
 
 def test_inject_refuses_what_is_no_text() -> None:
-    with pytest.raises(ArgumentError, match="text=b'x': expected a string, got bytes"):
+    with pytest.raises(ArgumentError, match="text is b'x', of type bytes; expected a string"):
         inject(b"x", CANARIES)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match="canaries: expected a CanarySet, got str"):
+    with pytest.raises(ArgumentError, match="canaries is of type str; expected a CanarySet"):
         inject("x", "pin 1234")  # type: ignore[arg-type]
 
 
@@ -216,12 +216,12 @@ def test_a_file_that_cannot_be_used_is_named(content: bytes | None, problem: str
 
 def test_wrong_arguments_are_named() -> None:
     for settings, message in [
-        ({"level": "byte"}, "level='byte': expected 'char' or 'word'"),
+        ({"level": "byte"}, "level is 'byte'; expected one of 'char', 'word'"),
         ({"window": 0}, "window is 0; expected an integer of at least 1"),
         ({"batch_size": 1.5}, "batch_size is 1.5, of type float; expected an integer"),
-        ({"val_fraction": 1}, "val_fraction=1: expected a number of at least 0 and below 1"),
-        ({"words": 9}, "words=9: expected None with level='char'"),
-        ({"text_or_path": 3}, "text_or_path=3: expected a text or a path, got int"),
+        ({"val_fraction": 1}, "val_fraction is 1; expected a number of at least 0 and below 1"),
+        ({"words": 9}, "words is 9; expected None with level='char'"),
+        ({"text_or_path": 3}, "text_or_path is 3, of type int; expected a text or a path"),
     ]:
         with pytest.raises(ArgumentError, match=message):
             made(**settings)

@@ -106,7 +106,7 @@ def test_one_percent_of_few_is_none() -> None:
     )
     assert tpr_at_fpr([5.0, 3.0, 1.0], [0.0] * 97 + [2.0, 4.0]) == pytest.approx(1 / 3), "none of 99 may"
     assert tpr_at_fpr([3.0], [3.0] * 10, 0.01) == 0.0, "equal is not above"
-    with pytest.raises(ArgumentError, match=r"fpr=1\.0: expected a share of at least 0 and below 1"):
+    with pytest.raises(ArgumentError, match=r"fpr is 1\.0; expected a number of at least 0 and below 1"):
         tpr_at_fpr([1.0], [0.0], 1.0)
 
 
@@ -311,9 +311,9 @@ def test_scores_that_prove_nothing_are_refused(scores_in: Any, scores_out: Any, 
 
 
 def test_arguments_out_of_range_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"delta=1\.0: expected a number of at least 0 and below 1"):
+    with pytest.raises(ArgumentError, match=r"delta is 1\.0; expected a number of at least 0 and below 1"):
         audit([1.0], [0.0], delta=1.0)
-    with pytest.raises(ArgumentError, match=r"confidence is 95; expected a number between 0 and 1"):
+    with pytest.raises(ArgumentError, match=r"confidence is 95; expected a number above 0 and below 1"):
         audit([1.0], [0.0], confidence=95)
     with pytest.raises(ArgumentError, match=r"records is 0; expected an integer of at least 1"):
         audit([1.0], [0.0], records=0)

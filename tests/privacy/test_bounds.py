@@ -204,11 +204,11 @@ def test_two_rates_by_hand() -> None:
 
 
 def test_arguments_out_of_range_are_refused() -> None:
-    with pytest.raises(ArgumentError, match=r"correct=5, guesses=4, canaries=4: expected 0 <= correct <= guesses"):
+    with pytest.raises(ArgumentError, match=r"correct is 5, guesses is 4 and canaries is 4; expected 0 <= "):
         one_run_p_value(5, 4, 0.0, 0.0, 4)
     with pytest.raises(ArgumentError, match=r"expected 0 <= correct <= guesses <= canaries"):
         one_run_epsilon(4, 4, canaries=3)
-    with pytest.raises(ArgumentError, match=r"epsilon=-1: expected a number of at least 0"):
+    with pytest.raises(ArgumentError, match=r"epsilon is -1; expected a number of at least 0"):
         one_run_p_value(4, 4, -1, 0.0, 4)
-    with pytest.raises(ArgumentError, match=r"tpr_low=1\.0, fpr_high=0\.0: expected limits that leave room"):
+    with pytest.raises(ArgumentError, match=r"tpr_low is 1\.0 and fpr_high is 0\.0; expected limits that leave room"):
         rates_epsilon(1.0, 0.0)

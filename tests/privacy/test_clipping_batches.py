@@ -52,7 +52,7 @@ def test_a_batch_has_to_be_announced() -> None:
         mean_of_squares(model, vectors()).backward()
         with pytest.raises(ArgumentError, match="call begin before the forward pass"):
             clipping.clipped_sum()
-        with pytest.raises(ArgumentError, match="examples=-1: expected at least 0"):
+        with pytest.raises(ArgumentError, match="examples is -1; expected an integer of at least 0"):
             clipping.begin(-1)
 
 
@@ -195,9 +195,9 @@ def test_batch_norm_that_wakes_up_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_grad_norm": 0.0}, "max_grad_norm=0.0: expected a number above 0"),
-        ({"max_grad_norm": float("nan")}, "max_grad_norm=nan"),
-        ({"max_grad_norm": 1.0, "loss_reduction": "none"}, "loss_reduction='none': expected 'mean' or 'sum'"),
+        ({"max_grad_norm": 0.0}, "max_grad_norm is 0.0; expected a number above 0"),
+        ({"max_grad_norm": float("nan")}, "max_grad_norm is nan"),
+        ({"max_grad_norm": 1.0, "loss_reduction": "none"}, "loss_reduction is 'none'; expected one of 'mean', 'sum'"),
     ],
 )
 def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:

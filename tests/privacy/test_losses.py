@@ -75,8 +75,8 @@ def test_half_precision_is_raised() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"reduction": "max"}, "reduction='max': expected 'mean', 'sum' or 'none'"),
-        ({"labels": LABELS[:3]}, r"logits of the shape \(4, 6, 11\) and labels of \(3, 6\): expected"),
+        ({"reduction": "max"}, "reduction is 'max'; expected one of 'mean', 'sum', 'none'"),
+        ({"labels": LABELS[:3]}, r"logits has the shape \(4, 6, 11\) and labels \(3, 6\); expected"),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:

@@ -308,8 +308,8 @@ def test_a_parameter_that_leaves_the_optimizer_is_noticed() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"noise_multiplier": -1.0}, "noise_multiplier=-1.0: expected a number of at least 0"),
-        ({"expected_batch_size": 0}, "expected_batch_size=0: expected a number above 0"),
+        ({"noise_multiplier": -1.0}, "noise_multiplier is -1.0; expected a number of at least 0"),
+        ({"expected_batch_size": 0}, "expected_batch_size is 0; expected a number above 0"),
     ],
 )
 def test_arguments_are_checked(options: dict[str, Any], message: str) -> None:

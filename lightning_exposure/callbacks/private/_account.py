@@ -9,6 +9,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from lightning_exposure._lightning import MODEL_STATES
 from lightning_exposure.callbacks.private._announcing import announce_origin
 from lightning_exposure.callbacks.private._seams import put
 from lightning_exposure.privacy.steps.origin import (
@@ -96,8 +97,7 @@ class Account:
     def write(self, module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Say in a checkpoint which private steps have made its weights."""
         if self.is_open:
-            # Callbacks that average weights put the average into the one place, and the last weights into the other.
-            states = [checkpoint[key] for key in ("state_dict", "current_model_state") if key in checkpoint]
+            states = [checkpoint[key] for key in MODEL_STATES if key in checkpoint]
             record: Record | None = self.record.leading_to(*states)
             publish(self.record.leading_to(*states), but=self._start)
         else:

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from lightning_exposure.callbacks.private._batches import alike, batch_prints
 from lightning_exposure.callbacks.private._refusals import is_overridden
-from lightning_exposure.callbacks.private._repeats import Repeats, part_of
 from lightning_exposure.callbacks.private._seams import put
+from lightning_exposure.callbacks.private._twins import Twins
 from lightning_exposure.callbacks.quiet import quiet
 from lightning_exposure.errors import FitError, MixingError
-from lightning_exposure.privacy.steps.fingerprints import fingerprint
 from lightning_exposure.privacy.steps.watching import STOPPED
 
 _HOOKS = (
@@ -43,16 +42,16 @@ class Carried:
 
     Args:
         module: What is trained.
-        repeats: Can go through a batch again.
+        twins: Can go through a batch again.
         exempt: Names of hooks that the user vouches for.
         seed: Of when to look.
     """
 
-    def __init__(self, module: Any, repeats: Repeats, exempt: tuple[str, ...], seed: int) -> None:
+    def __init__(self, module: Any, twins: Twins, exempt: tuple[str, ...], seed: int) -> None:
         own = [name for name in _HOOKS if is_overridden(name, module, "LightningModule")]
         self._hooks = [name for name in own if name not in exempt]
         self._backward = "backward" in self._hooks
-        self._module, self._repeats = module, repeats
+        self._module, self._twins = module, twins
         self._chance = random.Random(seed)
         self._seen = self._due = 0
 
@@ -89,21 +88,21 @@ class Carried:
 
     def _after(self, batch: Any, coming: Any) -> list[float] | None:
         """What comes out of a batch after another one; None if that cannot be tried."""
-        twin = self._repeats.twin()
+        twin = self._twins.make()
         if twin is None:
             return None
         with quiet(self._module):
             _seed()
-            if not self._repeats.run(twin, copy.deepcopy(batch)):
+            if not self._twins.run(twin, copy.deepcopy(batch)):
                 return None
             _seed()
-            loss = self._repeats.loss(twin, copy.deepcopy(coming))
+            loss = self._twins.loss(twin, copy.deepcopy(coming))
             if loss is None:
                 return None
             return [loss, *(self._scales(twin) if self._backward else [])]
 
     def _refuse_scaling(self) -> None:
-        twins = [self._repeats.twin() for _ in range(2)] if self._backward else []
+        twins = [self._twins.make() for _ in range(2)] if self._backward else []
         if not twins or None in twins:
             return
         with quiet(self._module):
@@ -169,58 +168,6 @@ class Received:
                 "on_after_batch_transfer; or vouch for the callback or hook by name: "
                 'DifferentialPrivacy(post_processing=["on_train_batch_start"]).'
             )
-
-
-def batch_prints(batch: Any) -> list[Hashable]:
-    """The fingerprints of the tensors in a batch, in its order."""
-    return [(fingerprint(value), value.shape, value.dtype) for value in _tensors(batch, 0)]
-
-
-def alike(batch: Any) -> Any:
-    """A batch of the same shape in which all examples are the first one.
-
-    Example:
-        >>> alike([torch.tensor([1, 2, 3]), torch.tensor(0.5)])
-        [tensor([1, 1, 1]), tensor(0.5000)]
-    """
-    half = part_of(batch)
-    sizes = [len(value) for value in _tensors(batch, 0) if value.dim()]
-    if not sizes or half is batch:
-        return batch
-    return _first(batch, sizes[0])
-
-
-def _first(value: Any, size: int) -> Any:
-    if isinstance(value, Tensor):
-        return value[:1].expand_as(value).clone() if value.dim() and len(value) == size else value
-    if isinstance(value, Mapping):
-        made = copy.copy(value)
-        for key in value:
-            made[key] = _first(value[key], size)  # type: ignore[index]
-        return made
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_first(item, size) for item in value))
-    return type(value)(_first(item, size) for item in value) if isinstance(value, list | tuple) else value
-
-
-def _tensors(value: Any, depth: int) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        if value.layout is torch.strided:
-            yield value
-    elif isinstance(value, np.ndarray):
-        if value.dtype.kind in "biuf":
-            yield torch.from_numpy(np.ascontiguousarray(value))
-    elif depth > 5 or isinstance(value, str | bytes):
-        return
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item, depth + 1)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item, depth + 1)
-    elif hasattr(value, "__dict__") and not callable(value):
-        for item in vars(value).values():
-            yield from _tensors(item, depth + 1)
 
 
 def _same(one: list[float], another: list[float]) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import wraps
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
 from lightning_exposure.callbacks.private._carrying import Carried, Received
-from lightning_exposure.callbacks.private._repeats import Repeats
 from lightning_exposure.callbacks.private._schedules import Blind
-from lightning_exposure.callbacks.private._seams import exempt_hooks, guard_settings, wrap
+from lightning_exposure.callbacks.private._seams import exempt_hooks, put, wrap
+from lightning_exposure.callbacks.private._twins import Twins
 from lightning_exposure.privacy.steps.private_steps import PrivateSteps
 from lightning_exposure.privacy.steps.saved_state import SavedState, saved_values
 from lightning_exposure.privacy.steps.watching import Watch
@@ -36,18 +37,18 @@ class Guard:
     ) -> None:
         (optimizer,) = trainer.optimizers
         self.watch = Watch(module, optimizer)
-        self._repeats = Repeats(trainer, module)
-        self._saved = SavedState(module, exempt=exempt, hooked=self._repeats.saves, seed=seed)
+        self._twins = Twins(trainer, module)
+        self._saved = SavedState(module, exempt=exempt, hooked=self._twins.saves, seed=seed)
         self._steps: PrivateSteps | None = None
         self._undo = contextlib.ExitStack()
         saved = [*saved_values(module), *(name for name in exempt if name.startswith("checkpoint."))]
         for owner, hook in list(exempt_hooks(exempt, trainer, module, callback, saved)):
             self._undo.callback(wrap(owner, hook, self._allowing))
         self._blind = Blind(trainer, module, optimizer, callback, exempt)
-        self._carried = Carried(module, self._repeats, exempt, seed)
+        self._carried = Carried(module, self._twins, exempt, seed)
         self._received = Received(trainer)
         self._undo.callback(self._received.undo)
-        for undo in guard_settings(module, self.watch, self._blind, self._received.check):
+        for undo in _guard_settings(module, self.watch, self._blind, self._received.check):
             self._undo.callback(undo)
 
     def follow(self, steps: PrivateSteps | None) -> None:
@@ -57,17 +58,17 @@ class Guard:
     def begin(self, batch: Any, index: int) -> None:
         """Look at what is saved and what is carried over, before a batch; and whether it is still what it was."""
         self._received.check(batch)
-        if self._repeats.possible:
-            self._saved.look(self._repeats, epoch=index == 0)
-            self._carried.look(self._repeats.last, batch)
-        self._repeats.show(batch, index)
+        if self._twins.possible:
+            self._saved.look(self._twins, epoch=index == 0)
+            self._carried.look(self._twins.last, batch)
+        self._twins.show(batch, index)
         self._blind.begin()
 
     def end(self) -> None:
         """Look at everything a last time, after the last batch."""
         self.watch.check()
-        if self._repeats.possible:
-            self._saved.look(self._repeats, last=True)
+        if self._twins.possible:
+            self._saved.look(self._twins, last=True)
 
     def close(self) -> None:
         """Leave everything as it was."""
@@ -80,3 +81,51 @@ class Guard:
         with self.watch.allowing():
             yield
             self._received.settle()
+
+
+def _guard_settings(
+    module: Any, watch: Watch, blind: Blind, trained: Callable[[], None] = lambda: None
+) -> Iterator[Callable[[], None]]:
+    """Let nothing but schedules and the module's `optimizer_step` set learning rates. Yields what undoes it.
+
+    Args:
+        module: What is trained.
+        watch: Over the settings of its optimizer.
+        blind: Tells whether they follow the data.
+        trained: Called when a batch is about to be trained on.
+    """
+    step, schedule = module.optimizer_step, module.lr_scheduler_step
+
+    @wraps(step)
+    def optimizer_step(*args: Any, **options: Any) -> Any:
+        watch.check_groups()
+        given = list(args)
+        if len(given) > 3:
+            closure = given[3]
+
+            def guarded() -> Any:
+                # From here on the batch is known: what is set now, and until the weights have moved, may follow it.
+                watch.settle_groups()
+                trained()
+                result = closure()
+                watch.check_groups()
+                return result
+
+            given[3] = guarded
+        result = step(*given, **options)
+        if not watch.is_set() and blind.check_step(step, given, options, watch.settled):
+            watch.settle_groups()
+        watch.check_groups()
+        return result
+
+    @wraps(schedule)
+    def lr_scheduler_step(*args: Any, **options: Any) -> Any:
+        watch.check_groups()
+        if not watch.allows and len(args) == 2:
+            blind.check_schedule(schedule, *args)
+        result = schedule(*args, **options)
+        watch.settle_groups()
+        return result
+
+    yield put(module, "optimizer_step", optimizer_step)
+    yield put(module, "lr_scheduler_step", lr_scheduler_step)

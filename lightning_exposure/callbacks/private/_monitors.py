@@ -6,32 +6,19 @@ validation loop logged. Its name tells nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
+from lightning_exposure._lightning import logged_in_training, logged_in_validation
 from lightning_exposure.callbacks._trees import say
+from lightning_exposure.callbacks.private._seams import put
 from lightning_exposure.errors import FitError
 
 _OURS = "privacy/epsilon"
 
 
-def logged_in_training(trainer: Any) -> set[str]:
-    """The names of all metrics that the training loop has logged so far, but for epsilon."""
-    return set(_names(trainer.fit_loop.epoch_loop._results)) - {_OURS}
-
-
-def logged_in_validation(trainer: Any) -> set[str]:
-    """The names of all metrics that the validation loop has logged so far."""
-    return set(_names(trainer.fit_loop.epoch_loop.val_loop._results))
-
-
-def _names(results: Any) -> Iterator[str]:
-    for result in results.values():
-        meta = result.meta
-        forked = (meta.name, meta.forked_name(on_step=True), meta.forked_name(on_step=False))
-        yield from forked
-        if meta.dataloader_idx is not None:
-            yield from (f"{name}/dataloader_idx_{meta.dataloader_idx}" for name in forked)
+def followed_metrics(trainer: Any) -> set[str]:
+    """The names of all metrics that the training loop has logged so far, but for epsilon, which no data are behind."""
+    return logged_in_training(trainer) - {_OURS}
 
 
 class Monitors:
@@ -46,12 +33,14 @@ class Monitors:
         trainer: Who trains.
         module: What is trained.
         verbose: Whether to announce.
+
+    Attributes:
+        close: Leaves the module as it was.
     """
 
     def __init__(self, trainer: Any, module: Any, *, verbose: bool) -> None:
-        self._trainer, self._module, self._verbose = trainer, module, verbose
+        self._trainer, self._verbose = trainer, verbose
         self._announced: set[int] = set()
-        self._had = vars(module).get("lr_scheduler_step")
         original = module.lr_scheduler_step
 
         # Around the hook, and not around the schedule's step: what is set on a schedule is in every checkpoint.
@@ -61,7 +50,7 @@ class Monitors:
                     self._refuse(config, proven=True)
             original(scheduler, metric)
 
-        vars(module)["lr_scheduler_step"] = lr_scheduler_step
+        self.close = put(module, "lr_scheduler_step", lr_scheduler_step)
 
     def check(self) -> None:
         """Look at what the training loop has logged so far.
@@ -75,18 +64,12 @@ class Monitors:
         if self._verbose:
             self._announce()
 
-    def close(self) -> None:
-        """Leave the module as it was."""
-        vars(self._module).pop("lr_scheduler_step", None)
-        if self._had is not None:
-            vars(self._module)["lr_scheduler_step"] = self._had
-
     def _refuse(self, config: Any, *, proven: bool) -> None:
         """Refuse a schedule; if `proven`, also one whose metric was logged nowhere that is known."""
         name = config.monitor
         if name == _OURS:
             return
-        where = "was logged by the training loop" if name in logged_in_training(self._trainer) else ""
+        where = "was logged by the training loop" if name in followed_metrics(self._trainer) else ""
         if not where and proven and name not in logged_in_validation(self._trainer):
             where = "was not logged by the validation loop"
         if where:
@@ -98,7 +81,7 @@ class Monitors:
 
     def _announce(self) -> None:
         chosen = [c for c in self._trainer.callbacks if id(c) not in self._announced and getattr(c, "monitor", None)]
-        names = logged_in_training(self._trainer) if chosen else set()
+        names = followed_metrics(self._trainer) if chosen else set()
         for callback in chosen:
             if callback.monitor in names:
                 self._announced.add(id(callback))

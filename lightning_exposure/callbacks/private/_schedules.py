@@ -19,14 +19,14 @@ from typing import Any
 
 from torch import Tensor
 
-from lightning_exposure.callbacks.private._monitors import logged_in_training
+from lightning_exposure._lightning import metrics_hidden
+from lightning_exposure.callbacks.private._monitors import followed_metrics
 from lightning_exposure.callbacks.private._refusals import is_overridden
+from lightning_exposure.callbacks.private._rerunning import silenced
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.fingerprints import content
 from lightning_exposure.privacy.steps.proof.reruns.undoing import Memory, unnoticed
 from lightning_exposure.privacy.steps.watching import STOPPED
-
-_LOGS = ("log", "log_dict", "print")
 
 
 class Blind:
@@ -119,26 +119,16 @@ class Blind:
     @contextlib.contextmanager
     def _blinded(self) -> Iterator[None]:
         assert self._before is not None
-        trainer, attributes = self._trainer, vars(self._module)
-        connector = trainer._logger_connector
         with unnoticed(*self._objects), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             counts = _whole_numbers(self._module)
             self._before.restore()
             # What has counted the batches knows nothing else of them.
-            attributes.update(
+            vars(self._module).update(
                 {name: now for name, now in counts.items() if now - self._counts.get(name, now) == self._batches}
             )
-            had = {name: attributes[name] for name in _LOGS if name in attributes}
-            attributes.update(dict.fromkeys(_LOGS, _nothing))
-            trainer._logger_connector = _Unlogged(connector, logged_in_training(trainer))
-            try:
+            with silenced(self._module), metrics_hidden(self._trainer, followed_metrics(self._trainer)):
                 yield
-            finally:
-                trainer._logger_connector = connector
-                for name in _LOGS:
-                    attributes.pop(name, None)
-                attributes.update(had)
 
 
 def _whole_numbers(module: Any) -> dict[str, int]:
@@ -247,20 +237,3 @@ class _Stub:
 
     def zero_grad(self, *args: Any, **options: Any) -> None:
         """There is nothing to clear."""
-
-
-class _Unlogged:
-    """What Lightning has of the metrics, without those of the training loop."""
-
-    def __init__(self, connector: Any, names: set[str]) -> None:
-        self._connector, self._names = connector, names
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._connector, name)
-        if name in ("callback_metrics", "logged_metrics", "progress_bar_metrics"):
-            return {key: value[key] for key in value if key not in self._names}
-        return value
-
-
-def _nothing(*args: Any, **options: Any) -> None:
-    """In the place of what would be logged."""

@@ -9,18 +9,12 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from lightning_exposure._checks import refusal
+from lightning_exposure._lightning import AVERAGING_HOOKS
 from lightning_exposure.callbacks.private._refusals import is_overridden
-from lightning_exposure.callbacks.private._schedules import Blind
-from lightning_exposure.errors import ArgumentError, FitError
-from lightning_exposure.privacy.steps.watching import Watch
+from lightning_exposure.errors import FitError
 
 _MARK = "_wrapped_while_private"
-
-_AVERAGING = {
-    "WeightAveraging": ("on_validation_epoch_start", "on_validation_epoch_end", "on_train_end", "on_load_checkpoint"),
-    "StochasticWeightAveraging": ("on_train_epoch_start", "on_train_end"),
-}
-"""Lightning's own callbacks that average weights, and where they put averages into the module."""
 
 
 def check_names(names: object) -> tuple[str, ...]:
@@ -30,9 +24,11 @@ def check_names(names: object) -> tuple[str, ...]:
         ArgumentError: They are not a list of names.
     """
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise ArgumentError(
-            f"post_processing={names!r}: expected a list of names: of callbacks (their class), of hooks of the module, "
-            'or of saved state, as in post_processing=["MaxNorm", "on_train_batch_end"].'
+        raise refusal(
+            "post_processing",
+            names,
+            "a list of names: of callbacks (their class), of hooks of the module, or of saved state",
+            'For example post_processing=["MaxNorm", "on_train_batch_end"].',
         )
     return tuple(dict.fromkeys(names))
 
@@ -80,7 +76,7 @@ def _hooks(callback: Any, single: str) -> list[str]:
 def _averaging(callback: Any) -> Iterator[str]:
     for kind in type(callback).__mro__:
         if kind.__module__.startswith(("lightning.pytorch.", "pytorch_lightning.")):
-            for hook in _AVERAGING.get(kind.__name__, ()):
+            for hook in AVERAGING_HOOKS.get(kind.__name__, ()):
                 # As Lightning has it; what a subclass does instead is not known.
                 if getattr(type(callback), hook).__module__ == kind.__module__:
                     yield hook
@@ -117,51 +113,3 @@ def unwrap(module: Any) -> None:
     """Give a copy of a module its own hooks back."""
     for name in [name for name, value in vars(module).items() if getattr(value, _MARK, False)]:
         del vars(module)[name]
-
-
-def guard_settings(
-    module: Any, watch: Watch, blind: Blind, trained: Callable[[], None] = lambda: None
-) -> Iterator[Callable[[], None]]:
-    """Let nothing but schedules and the module's `optimizer_step` set learning rates. Yields what undoes it.
-
-    Args:
-        module: What is trained.
-        watch: Over the settings of its optimizer.
-        blind: Tells whether they follow the data.
-        trained: Called when a batch is about to be trained on.
-    """
-    step, schedule = module.optimizer_step, module.lr_scheduler_step
-
-    @wraps(step)
-    def optimizer_step(*args: Any, **options: Any) -> Any:
-        watch.check_groups()
-        given = list(args)
-        if len(given) > 3:
-            closure = given[3]
-
-            def guarded() -> Any:
-                # From here on the batch is known: what is set now, and until the weights have moved, may follow it.
-                watch.settle_groups()
-                trained()
-                result = closure()
-                watch.check_groups()
-                return result
-
-            given[3] = guarded
-        result = step(*given, **options)
-        if not watch.is_set() and blind.check_step(step, given, options, watch.settled):
-            watch.settle_groups()
-        watch.check_groups()
-        return result
-
-    @wraps(schedule)
-    def lr_scheduler_step(*args: Any, **options: Any) -> Any:
-        watch.check_groups()
-        if not watch.allows and len(args) == 2:
-            blind.check_schedule(schedule, *args)
-        result = schedule(*args, **options)
-        watch.settle_groups()
-        return result
-
-    yield put(module, "optimizer_step", optimizer_step)
-    yield put(module, "lr_scheduler_step", lr_scheduler_step)

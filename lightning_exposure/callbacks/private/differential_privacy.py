@@ -12,20 +12,21 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import choice, number, whole_number
 from lightning_exposure.callbacks.private import _refusals as refusals
 from lightning_exposure.callbacks.private._account import Account
 from lightning_exposure.callbacks.private._announcing import announce
 from lightning_exposure.callbacks.private._guarding import Guard
 from lightning_exposure.callbacks.private._loaders import next_draw, poisson_loader, refuse_change, replace_loader
 from lightning_exposure.callbacks.private._monitors import Monitors
-from lightning_exposure.callbacks.private._replays import Replays
+from lightning_exposure.callbacks.private._probing import Probing
 from lightning_exposure.callbacks.private._seams import check_names
-from lightning_exposure.errors import ArgumentError, DataError, FitError
+from lightning_exposure.errors import DataError, FitError
 from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.clipping.losses import REDUCTIONS
 from lightning_exposure.privacy.clipping.support import refuse_unsupported
 from lightning_exposure.privacy.steps.accounting import History
-from lightning_exposure.privacy.steps.budget import Budget, check_number
+from lightning_exposure.privacy.steps.budget import Budget
 from lightning_exposure.privacy.steps.origin import read_history
 from lightning_exposure.privacy.steps.poisson import PoissonLoader, fresh_seed, generators
 from lightning_exposure.privacy.steps.private_steps import PrivateSteps
@@ -118,12 +119,9 @@ class DifferentialPrivacy(Callback):
             max_epsilon=max_epsilon,
             accountant=accountant,
         )
-        check_number("max_grad_norm", max_grad_norm, above=True)
-        if loss_reduction not in ("mean", "sum"):
-            raise ArgumentError(f"loss_reduction={loss_reduction!r}: expected 'mean' or 'sum'.")
-        self.max_grad_norm = float(max_grad_norm)
+        self.max_grad_norm = number("max_grad_norm", max_grad_norm, above=0)
         self.delta = float(delta)
-        self.loss_reduction = loss_reduction
+        self.loss_reduction = choice("loss_reduction", loss_reduction, REDUCTIONS)
         self.seed = None if seed is None else whole_number("seed", seed, at_least=0)
         self.verify_steps = whole_number("verify_steps", verify_steps, at_least=0)
         self.post_processing = check_names(post_processing)
@@ -137,7 +135,7 @@ class DifferentialPrivacy(Callback):
         self._entropy = 0
         self._rank = 0
         self._steps: PrivateSteps | None = None
-        self._replays: Replays | None = None
+        self._probing: Probing | None = None
         self._loader: PoissonLoader | None = None
         self._problem: DataError | None = None
         self._monitors: Monitors | None = None
@@ -234,7 +232,7 @@ class DifferentialPrivacy(Callback):
                 seed=(agreed(self._entropy), trainer.global_rank, self.steps),
             ),
         )
-        self._replays = Replays(trainer, pl_module, self._steps, loader, self.verify_steps)
+        self._probing = Probing(trainer, pl_module, self._steps, loader, self.verify_steps)
         self._undo.callback(self._release, trainer)
         if self._guard is not None:
             self._guard.follow(self._steps)
@@ -266,8 +264,8 @@ class DifferentialPrivacy(Callback):
         size, draw = next_draw(self._loader)
         if self._guard is not None:
             self._guard.begin(batch, batch_idx)
-        if self._replays is not None:
-            self._replays.begin(batch, batch_idx, draw)
+        if self._probing is not None:
+            self._probing.begin(batch, batch_idx, draw)
         self._steps.begin(size, draw)
 
     def on_train_batch_end(
@@ -276,8 +274,8 @@ class DifferentialPrivacy(Callback):
         """Prove the step, and stop when the budget is spent."""
         if self._steps is not None:
             self._steps.end()
-        if self._replays is not None:
-            self._replays.end(batch)
+        if self._probing is not None:
+            self._probing.end(batch)
         if self._monitors is not None:
             self._monitors.check()
         if self.steps >= self._limit:
@@ -298,8 +296,8 @@ class DifferentialPrivacy(Callback):
         """Look at all steps together, and at the weights a last time but one; and take the privacy off again."""
         if self._steps is not None:
             self._steps.finish()
-        if self._replays is not None:
-            self._replays.finish()
+        if self._probing is not None:
+            self._probing.finish()
         if self._guard is not None:
             self._guard.end()
         self._close_steps()
@@ -380,7 +378,7 @@ class DifferentialPrivacy(Callback):
     def _release(self, trainer: Trainer) -> None:
         if self._steps is None:
             return
-        steps, self._steps, self._replays = self._steps, None, None
+        steps, self._steps, self._probing = self._steps, None, None
         inner = steps.close()
         if trainer.optimizers == [steps.optimizer]:
             trainer.optimizers = [inner]

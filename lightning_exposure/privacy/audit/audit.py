@@ -11,17 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import check_confidence, check_delta, whole_number
 from lightning_exposure.errors import ScoreError
-from lightning_exposure.exposure.intervals import check_confidence
+from lightning_exposure.exposure.intervals import clopper_pearson
 from lightning_exposure.privacy.audit._guessing import Try, plan, right_guesses
-from lightning_exposure.privacy.audit.bounds import (
-    check_delta,
-    clopper_pearson,
-    one_run_epsilon,
-    rates_epsilon,
-    tries_epsilon,
-)
+from lightning_exposure.privacy.audit.bounds import one_run_epsilon, rates_epsilon, tries_epsilon
 from lightning_exposure.privacy.audit.separation import Floats, attack_accuracy, auc, checked_scores, tpr_at_fpr
 
 _UNFAIR = 1e-6
@@ -121,7 +115,7 @@ def audit(
         (True, True)
     """
     inside, outside = checked_scores(scores_in, scores_out)
-    check_delta(delta)
+    check_delta(delta, pure=True)
     check_confidence(confidence)
     records = whole_number("records", records, at_least=1)
     _refuse_unfair_coins(len(inside), len(outside))

@@ -14,39 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from lightning_exposure._checks import check_confidence, check_delta, number
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure.intervals import check_confidence
+from lightning_exposure.exposure.intervals import clopper_pearson
 
 _STEPS = 40
 """Bisections: from an epsilon of 100, this many leave less than a billionth."""
 
 _LARGEST_EXPONENT = 700.0
-
-
-def clopper_pearson(
-    hits: ArrayLike, trials: ArrayLike, confidence: ArrayLike = 0.95
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The exact limits of a proportion, each of which holds with the given confidence by itself.
-
-    Both together hold with a confidence of `1 - 2 (1 - confidence)`.
-
-    Args:
-        hits: How many trials succeeded; may be an array, as the others may.
-        trials: How many there were.
-        confidence: Of each limit.
-
-    Example:
-        >>> low, high = clopper_pearson([0, 10], 10, 0.95)
-        >>> low.round(4).tolist(), high.round(4).tolist()
-        ([0.0, 0.7411], [0.2589, 1.0])
-    """
-    hits, trials = np.asarray(hits, dtype=float), np.asarray(trials, dtype=float)
-    error = 1.0 - np.asarray(confidence, dtype=float)
-    misses = trials - hits
-    # Where there are no hits, or only hits, the beta distribution has lost its spread; the limit is then 0, or 1.
-    low = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1), misses + 1, error), 0.0)
-    high = np.where(misses > 0, special.betainccinv(hits + 1, np.maximum(misses, 1), error), 1.0)
-    return low, high
 
 
 def group_delta(epsilon: float, delta: float, records: int) -> float:
@@ -100,11 +75,11 @@ def one_run_p_value(correct: int, guesses: int, epsilon: float, delta: float, ca
     """
     if not 0 <= correct <= guesses <= canaries:
         raise ArgumentError(
-            f"correct={correct}, guesses={guesses}, canaries={canaries}: expected 0 <= correct <= guesses <= canaries."
+            f"correct is {correct}, guesses is {guesses} and canaries is {canaries}; expected 0 <= correct <= guesses "
+            "<= canaries."
         )
-    check_delta(delta)
-    if epsilon < 0:
-        raise ArgumentError(f"epsilon={epsilon!r}: expected a number of at least 0.")
+    check_delta(delta, pure=True)
+    number("epsilon", epsilon, at_least=0)
     return _p_value(correct, guesses, epsilon, delta, canaries)
 
 
@@ -260,8 +235,8 @@ def rates_epsilon(tpr_low: float, fpr_high: float, *, delta: float = 0.0, record
     """
     if not (0.0 <= tpr_low < 1.0 and 0.0 < fpr_high <= 1.0):
         raise ArgumentError(
-            f"tpr_low={tpr_low!r}, fpr_high={fpr_high!r}: expected limits that leave room, 0 <= tpr_low < 1 and "
-            "0 < fpr_high <= 1, as clopper_pearson gives them."
+            f"tpr_low is {tpr_low!r} and fpr_high is {fpr_high!r}; expected limits that leave room, 0 <= tpr_low < 1 "
+            "and 0 < fpr_high <= 1, as clopper_pearson gives them."
         )
     return max(
         0.0,
@@ -294,13 +269,3 @@ def _largest(refuted: Callable[[float], bool], high: float) -> float:
         else:
             high = middle
     return low
-
-
-def check_delta(delta: float) -> None:
-    """Refuse a delta that is none.
-
-    Raises:
-        ArgumentError: It is below 0, or not below 1.
-    """
-    if not 0.0 <= delta < 1.0:
-        raise ArgumentError(f"delta={delta!r}: expected a number of at least 0 and below 1, such as 1e-5.")

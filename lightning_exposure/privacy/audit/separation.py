@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from lightning_exposure.errors import ArgumentError, ScoreError
+from lightning_exposure._checks import number
+from lightning_exposure.errors import ScoreError
 
 Floats = NDArray[np.float64]
 
@@ -86,8 +87,7 @@ def tpr_at_fpr(scores_in: ArrayLike, scores_out: ArrayLike, fpr: float = 0.01) -
         >>> tpr_at_fpr([5.0, 4.0, 1.0, 0.0], [4.0, 2.0], fpr=0.5)
         0.5
     """
-    if not 0.0 <= fpr < 1.0:
-        raise ArgumentError(f"fpr={fpr!r}: expected a share of at least 0 and below 1, such as 0.01.")
+    number("fpr", fpr, at_least=0, below=1, remedy="For example 0.01.")
     inside, outside = checked_scores(scores_in, scores_out)
     allowed = int(fpr * len(outside) + 1e-9)  # 0.07 * 100 is a little more than 7, 0.29 * 100 a little less than 29
     threshold = np.sort(outside)[-1 - allowed]

@@ -15,6 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lightning_exposure._opacus import (
+    clean_layer,
+    gradients_by_rule,
+    gradients_vectorized,
+    has_rule,
+    prepare_vectorized,
+)
 from lightning_exposure.privacy.clipping.gradients import Gradient, Products, Rows, Whole
 
 Found = Iterator[tuple[Tensor | None, Gradient]]
@@ -37,13 +44,11 @@ class Rule:
     def prepare(self, layer: nn.Module) -> None:
         """To be called before anything is hooked to the layer."""
         if self.vectorized:
-            from opacus.grad_sample.functorch import prepare_layer
-
-            prepare_layer(layer)
+            prepare_vectorized(layer)
 
     def clean(self, layer: nn.Module) -> None:
-        """Undo what `prepare` did: Opacus keeps its function on the layer."""
-        vars(layer).pop("ft_compute_sample_grad", None)
+        """Undo what `prepare` did."""
+        clean_layer(layer)
 
 
 def rule_for(layer: nn.Module) -> Rule:
@@ -57,11 +62,9 @@ def rule_for(layer: nn.Module) -> Rule:
     for kind, rule in known.items():
         if _works_like(layer, kind) and getattr(layer, "groups", 1) == 1:
             return rule
-    from opacus.grad_sample import GradSampleModule
-
     # Opacus takes all padding for zeros.
     pads_zeros = getattr(layer, "padding_mode", "zeros") == "zeros"
-    if type(layer) in GradSampleModule.GRAD_SAMPLERS and pads_zeros and "forward" not in vars(layer):
+    if has_rule(type(layer)) and pads_zeros and "forward" not in vars(layer):
         return _SAMPLED
     return _VECTORIZED
 
@@ -127,17 +130,13 @@ def _layer_norm(layer: nn.LayerNorm, inputs: Tensor, grads: Tensor) -> Found:
 
 def _sampled(layer: nn.Module, inputs: Tensor, grads: Tensor) -> Found:
     """By what Opacus has registered for this kind of layer."""
-    from opacus.grad_sample import GradSampleModule
-
-    samples = GradSampleModule.GRAD_SAMPLERS[type(layer)](layer, [inputs], grads)
+    samples = gradients_by_rule(layer, inputs, grads)
     yield from ((parameter, Whole(sample)) for parameter, sample in samples.items())
 
 
 def _vectorized(layer: nn.Module, inputs: Tensor, grads: Tensor) -> Found:
     """By running the layer on each example by itself, vectorized."""
-    from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
-
-    samples = ft_compute_per_sample_gradient(layer, [inputs], grads)
+    samples = gradients_vectorized(layer, inputs, grads)
     yield from ((parameter, Whole(sample)) for parameter, sample in samples.items())
 
 

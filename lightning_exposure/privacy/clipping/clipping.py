@@ -8,9 +8,11 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure._checks import choice, number, whole_number
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.privacy.clipping._layer_hooks import LayerListener, Listener, RecurrentListener, is_listened_to
 from lightning_exposure.privacy.clipping.gradients import Gradient, merged, only, weighted_sum
+from lightning_exposure.privacy.clipping.losses import REDUCTIONS
 from lightning_exposure.privacy.clipping.norms import measure
 from lightning_exposure.privacy.clipping.rounding import full_precision
 from lightning_exposure.privacy.clipping.support import layers_of, mixes_examples, refuse_unsupported
@@ -54,10 +56,8 @@ class Clipping:
     """
 
     def __init__(self, module: nn.Module, *, max_grad_norm: float, loss_reduction: str = "mean") -> None:
-        if not max_grad_norm > 0:
-            raise ArgumentError(f"max_grad_norm={max_grad_norm!r}: expected a number above 0.")
-        if loss_reduction not in ("mean", "sum"):
-            raise ArgumentError(f"loss_reduction={loss_reduction!r}: expected 'mean' or 'sum'.")
+        number("max_grad_norm", max_grad_norm, above=0)
+        choice("loss_reduction", loss_reduction, REDUCTIONS)
         self.module = module
         self._refuse_another()
         refuse_unsupported(module)
@@ -113,8 +113,7 @@ class Clipping:
             examples: Their number. 0 for a batch into which no example was drawn: then the model may be shown
                 anything in its place, and the clipped sum is zero.
         """
-        if examples < 0:
-            raise ArgumentError(f"examples={examples}: expected at least 0.")
+        whole_number("examples", examples, at_least=0)
         if not self._listeners:
             raise ArgumentError("begin: nothing is listened to yet; call attach first.")
         self.examples = examples

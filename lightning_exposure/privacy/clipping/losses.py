@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from torch import Tensor
 from torch.nn import functional
 
+from lightning_exposure._checks import choice
 from lightning_exposure.errors import ArgumentError
+
+REDUCTIONS: Final = ("mean", "sum")
+"""What the loss of a private training may be of the losses of its examples."""
 
 
 def per_example_loss(
@@ -44,11 +50,10 @@ def per_example_loss(
 
         In a module: `return per_example_loss(self.model(input_ids=ids, attention_mask=mask).logits, labels)`.
     """
-    if reduction not in ("mean", "sum", "none"):
-        raise ArgumentError(f"reduction={reduction!r}: expected 'mean', 'sum' or 'none'.")
+    choice("reduction", reduction, (*REDUCTIONS, "none"))
     if logits.shape[:-1] != labels.shape or labels.dim() not in (1, 2):
         raise ArgumentError(
-            f"logits of the shape {tuple(logits.shape)} and labels of {tuple(labels.shape)}: expected (batch, time, "
+            f"logits has the shape {tuple(logits.shape)} and labels {tuple(labels.shape)}; expected (batch, time, "
             "vocabulary) and (batch, time), or (batch, vocabulary) and (batch,)."
         )
     if labels.dim() == 1:

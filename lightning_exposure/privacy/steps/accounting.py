@@ -17,15 +17,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from opacus.accountants.analysis.prv import (
-    Domain,
-    PoissonSubsampledGaussianPRV,
-    TruncatedPrivacyRandomVariable,
-    compose_heterogeneous,
-    discretize,
-)
-from opacus.accountants.analysis.rdp import compute_rdp
 
+from lightning_exposure._checks import check_delta, choice, refusal
+from lightning_exposure._opacus import epsilon_by_losses, moment
 from lightning_exposure.errors import ArgumentError
 
 History = Sequence[tuple[float, float, int]]
@@ -142,8 +136,8 @@ def noise_for(
     most = _RANGE_OF_NOISE[1]
     if not target_epsilon > 0 or before >= target_epsilon or with_noise(most, accountant) > target_epsilon:
         raise ArgumentError(
-            f"target_epsilon={target_epsilon!r}: cannot be kept by {steps} steps with any noise"
-            + (f", because the steps before them have spent {before:.4g}" if before else "")
+            f"target_epsilon is {target_epsilon!r}; expected one that {steps} steps can keep with some noise"
+            + (f", and the steps before them have spent {before:.4g}" if before else "")
             + ". Give a larger target_epsilon or a larger delta."
         )
     # The quick accountant first; from its answer, the other one needs a few looks only.
@@ -212,12 +206,7 @@ def _best_order(steps: History, delta: float, orders: tuple[float, ...]) -> tupl
 @lru_cache(maxsize=128)
 def _moments(noise: float, rate: float, orders: tuple[float, ...]) -> NDArray[np.float64]:
     """The Rényi divergence of one step, for every order."""
-    values = np.full(len(orders), np.inf)
-    for place, order in enumerate(orders):
-        try:
-            values[place] = compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=float(order))
-        except (ValueError, OverflowError, ZeroDivisionError):
-            continue  # what cannot be computed for an order is no bound; others are
+    values = [moment(noise, rate, order) for order in orders]
     # A series that is broken off is off by 1e-13 before it is divided by order - 1.
     found: NDArray[np.float64] = np.maximum(values, 0.0) + 1e-13 / (np.array(orders) - 1)
     return found
@@ -244,16 +233,8 @@ def _by_losses(steps: History, delta: float, bound: float) -> float | None:
     precision = max(wanted, 2 * span * spread / _LARGEST_DOMAIN)
     if precision > max(0.01, bound / 50):
         return None
-    try:
-        with np.errstate(all="ignore"):
-            losses = [PoissonSubsampledGaussianPRV(rate, noise) for noise, rate, _ in steps]
-            domain = Domain.create_aligned(-span, span, precision / spread)
-            pieces = [discretize(TruncatedPrivacyRandomVariable(x, domain.t_min, domain.t_max), domain) for x in losses]
-            together = compose_heterogeneous(pieces, [count for _, _, count in steps])
-            found = float(together.compute_epsilon(delta, delta_error, precision)[2])
-    except (RuntimeError, ValueError, IndexError, MemoryError):
-        return None
-    return found if math.isfinite(found) else None
+    tolerance = delta_error, precision
+    return epsilon_by_losses(steps, delta, span=span, mesh=precision / spread, tolerance=tolerance)
 
 
 def _single(entry: tuple[float, float, int], delta: float) -> float:
@@ -334,35 +315,19 @@ def check_accountant(accountant: object) -> None:
     >>> check_accountant("gdp")
     Traceback (most recent call last):
     ...
-    lightning_exposure.errors.ArgumentError: accountant='gdp': expected 'prv' or 'rdp'; the central limit theorem that
-    'gdp' rests on makes epsilon too small.
+    lightning_exposure.errors.ArgumentError: accountant is 'gdp'; expected one of 'prv', 'rdp'. The central limit
+    theorem that 'gdp' rests on makes epsilon too small.
     """
-    if accountant not in ACCOUNTANTS:
-        why = "; the central limit theorem that 'gdp' rests on makes epsilon too small" if accountant == "gdp" else ""
-        raise ArgumentError(f"accountant={accountant!r}: expected 'prv' or 'rdp'{why}.")
-
-
-def check_delta(delta: object) -> None:
-    """Refuse a delta that is no probability, or certainty.
-
-    >>> check_delta(0.0)
-    Traceback (most recent call last):
-    ...
-    lightning_exposure.errors.ArgumentError: delta=0.0: expected a number between 0 and 1, well below one over the
-    number of records, such as 1e-6.
-    """
-    if not isinstance(delta, int | float) or isinstance(delta, bool) or not 0 < delta < 1:
-        raise ArgumentError(
-            f"delta={delta!r}: expected a number between 0 and 1, well below one over the number of records, such as "
-            "1e-6."
-        )
+    gdp = "The central limit theorem that 'gdp' rests on makes epsilon too small." if accountant == "gdp" else ""
+    choice("accountant", accountant, ACCOUNTANTS, remedy=gdp)
 
 
 def _checked(history: History) -> list[tuple[float, float, int]]:
     for noise, rate, steps in history:
         if not (noise >= 0 and math.isfinite(noise) and 0 <= rate <= 1 and steps >= 0):
-            raise ArgumentError(
-                f"history={(noise, rate, steps)!r}: expected a noise multiplier of at least 0, a sample rate between 0 "
-                "and 1 and a number of steps."
+            raise refusal(
+                "history",
+                (noise, rate, steps),
+                "a noise multiplier of at least 0, a sample rate between 0 and 1 and a number of steps",
             )
     return [(float(noise), float(rate), int(steps)) for noise, rate, steps in history if steps and rate]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from lightning_exposure._checks import check_delta, number, refusal
 from lightning_exposure.errors import ArgumentError, FitError
 from lightning_exposure.privacy.steps.accounting import (
     History,
     check_accountant,
-    check_delta,
     epsilon,
     noise_for,
     spent,
@@ -55,23 +55,29 @@ class Budget:
         noise, target, largest = self.noise_multiplier, self.target_epsilon, self.max_epsilon
         if (noise is None) == (target is None):
             raise ArgumentError(
-                f"noise_multiplier={noise!r}, target_epsilon={target!r}: expected exactly one of them; the other "
-                "follows from it."
+                f"noise_multiplier is {noise!r} and target_epsilon is {target!r}; expected exactly one of them. The "
+                "other follows from it."
             )
-        check_number("noise_multiplier", noise)
-        check_number("target_epsilon", target, above=True)
-        check_number("max_epsilon", largest, above=True)
+        if noise is not None:
+            number("noise_multiplier", noise, at_least=0)
+        for name, value in (("target_epsilon", target), ("max_epsilon", largest)):
+            if value is not None:
+                number(name, value, above=0)
         check_delta(self.delta)
         check_accountant(self.accountant)
         if largest is not None and noise == 0:
-            raise ArgumentError(
-                f"max_epsilon={largest!r}: expected None with noise_multiplier=0, because without noise epsilon is "
-                "infinite from the first step on."
+            raise refusal(
+                "max_epsilon",
+                largest,
+                "None with noise_multiplier=0",
+                "Without noise epsilon is infinite from the first step on.",
             )
         if largest is not None and target is not None and largest < target:
-            raise ArgumentError(
-                f"max_epsilon={largest!r}: below target_epsilon={target!r}, so training would stop before its end; "
-                "give the smaller one as target_epsilon."
+            raise refusal(
+                "max_epsilon",
+                largest,
+                f"at least target_epsilon, {target!r}",
+                "Training would stop before its end: give the smaller one as target_epsilon.",
             )
 
     def epsilon(self, history: History) -> float:
@@ -138,18 +144,3 @@ class Budget:
         note = "" if after.accountant == self.accountant else f", by the {after.accountant} accountant"
         plan = f"{count} steps are planned" if steps <= limit else f"The budget allows for {count} steps"
         return f"{plan}: epsilon {after.epsilon:.4g} at delta {self.delta:g} after the last one{note}."
-
-
-def check_number(name: str, value: object, *, above: bool = False) -> None:
-    """Refuse what is not a finite number of at least 0, or above it; None is fine.
-
-    >>> check_number("max_grad_norm", -1.0, above=True)
-    Traceback (most recent call last):
-    ...
-    lightning_exposure.errors.ArgumentError: max_grad_norm=-1.0: expected a number above 0.
-    """
-    if value is None:
-        return
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (above and value == 0):  # type: ignore[operator]
-        raise ArgumentError(f"{name}={value!r}: expected a number {'above' if above else 'of at least'} 0.")

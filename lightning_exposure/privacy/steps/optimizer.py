@@ -10,7 +10,9 @@ from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lightning_exposure.errors import ArgumentError, ModelError
+from lightning_exposure._checks import number
+from lightning_exposure._opacus import add_to_sum, clean_parameter
+from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy.clipping.clipping import Clipping
 
 
@@ -54,10 +56,8 @@ def private_optimizer(
         >>> layer.weight.grad.shape
         torch.Size([1, 3])
     """
-    if not noise_multiplier >= 0:
-        raise ArgumentError(f"noise_multiplier={noise_multiplier!r}: expected a number of at least 0.")
-    if not expected_batch_size > 0:
-        raise ArgumentError(f"expected_batch_size={expected_batch_size!r}: expected a number above 0.")
+    number("noise_multiplier", noise_multiplier, at_least=0)
+    number("expected_batch_size", expected_batch_size, above=0)
     _refuse_other_parameters(optimizer, clipping.module)
     kind = _DistributedClippedOptimizer if distributed else ClippedOptimizer
     return kind(
@@ -106,11 +106,7 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
                 f"{len(changed)} trainable parameters are no longer both in the optimizer and in the module; detach "
                 "the clipping, and make both anew."
             )
-        for parameter in self.params:
-            # Opacus has given one only to those that were trainable when it was made.
-            gathered = getattr(parameter, "summed_grad", None)
-            parameter.summed_grad = sums[parameter] if gathered is None else gathered.add_(sums[parameter])
-        self.last_sums = {parameter: parameter.summed_grad for parameter in self.params}
+        self.last_sums = {parameter: add_to_sum(parameter, sums[parameter]) for parameter in self.params}
         if self.on_clipped is not None:
             self.on_clipped()
 
@@ -122,8 +118,7 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
         """The optimizer inside, with nothing left on its parameters of what Opacus has put there."""
         for group in self.param_groups:
             for parameter in group["params"]:
-                for name in ("summed_grad", "grad_sample"):
-                    vars(parameter).pop(name, None)
+                clean_parameter(parameter)
         inner: Optimizer = self.original_optimizer
         return inner
 

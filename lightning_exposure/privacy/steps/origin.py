@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lightning_exposure.errors import ArgumentError, DataError
+from lightning_exposure._checks import refusal
+from lightning_exposure.errors import DataError
 from lightning_exposure.privacy.steps.accounting import History, with_steps
 from lightning_exposure.privacy.steps.fingerprints import content, part_fingerprints, weights_fingerprint
 
@@ -232,26 +233,26 @@ def read_history(source: Any) -> Record:
         name = os.fspath(source)
         checkpoint = _read(Path(name))
     else:
-        raise ArgumentError(f"history={source!r}: expected the path of a Lightning checkpoint, or what is in it.")
+        raise refusal("history", source, "the path of a Lightning checkpoint, or what is in it")
     record = in_checkpoint(checkpoint) if isinstance(checkpoint, Mapping) else None
     if record is None:
         raise DataError(
-            f"history={name!r}: says nothing of private steps; expected a Lightning checkpoint of a training with "
-            "DifferentialPrivacy. Leave history out if the weights were not trained privately: epsilon then covers the "
-            "steps to come."
+            f"history is {name!r}, which says nothing of private steps; expected a Lightning checkpoint of a training "
+            "run with DifferentialPrivacy. Leave history out if the weights were not trained privately: epsilon then "
+            "covers the steps to come."
         )
     return record
 
 
 def _read(path: Path) -> Any:
     if not path.is_file():
-        raise ArgumentError(f"history={str(path)!r}: no such file; expected the path of a Lightning checkpoint.")
+        raise refusal("history", str(path), "the path of a Lightning checkpoint", "There is no such file.")
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         why = (str(error).splitlines() or [""])[0]
         raise DataError(
-            f"history={str(path)!r}: cannot be read as a checkpoint of plain values and tensors "
+            f"history is {str(path)!r}, which cannot be read as a checkpoint; expected one of plain values and tensors "
             f"({type(error).__name__}: {why}). If you trust the file, hand over what is in it: "
             "history=torch.load(path, weights_only=False)."
         ) from error

@@ -1,20 +1,19 @@
-"""A training step of Lightning run once more, with nothing logged; and a batch put together once more."""
+"""Some batches of a training looked at twice: do their examples mix, and are they clipped?"""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
-from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from lightning_exposure._lightning import transferred
 from lightning_exposure.callbacks._trees import say
 from lightning_exposure.callbacks.private._refusals import is_overridden
+from lightning_exposure.callbacks.private._rerunning import loss_of, run_step, silenced, without_loggers
 from lightning_exposure.privacy.steps.poisson import Draw, PoissonLoader
 from lightning_exposure.privacy.steps.private_steps import PrivateSteps
 from lightning_exposure.privacy.steps.proof.mixing import MixingProbe
@@ -26,11 +25,10 @@ _ROUNDING = {True: 0.05, False: 1e-3}
 _PRECISION = {True: 2.0**-7, False: 2.0**-20}
 """By which part numbers may be off in a forward pass: some of their last digits."""
 _RECORDS = 7
-_SILENT = ("log", "log_dict", "print")
 _TRANSFERS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
-class Replays:
+class Probing:
     """Runs parts of some batches again, to see whether their examples mix and are clipped.
 
     Args:
@@ -93,54 +91,14 @@ class Replays:
         self._probes.finish()
 
     def _run(self, batch: Any) -> Tensor | None:
-        return step_again(self._trainer, self._module, self._batch_idx)(batch)
+        """The loss of a training step, of which nobody hears; no hooks are called."""
+        with silenced(self._module), without_loggers(self._trainer):
+            return loss_of(run_step(self._trainer, self._module, batch, self._batch_idx))
 
     def _records(self, draw: Draw) -> list[Any]:
         """Some of the records of the batch."""
         first, every = self._loader.rank, self._loader.world_size
         return [self._loader.dataset[first + every * number] for number in draw.records[:_RECORDS]]
-
-
-def step_again(trainer: Trainer, module: LightningModule, batch_idx: int) -> Callable[[Any], Tensor | None]:
-    """A function that runs the training step of a module on a batch, and gives the loss.
-
-    What the step logs goes nowhere, and nobody else's hooks are called.
-
-    Args:
-        trainer: That trains.
-        module: What is trained.
-        batch_idx: What the step is told.
-    """
-
-    def run(batch: Any) -> Tensor | None:
-        step: Any = module.training_step
-        arguments = (batch, batch_idx) if is_param_in_hook_signature(step, "batch_idx", min_args=2) else (batch,)
-        with _silent(trainer, module), trainer.precision_plugin.train_step_context():
-            output = step(*arguments)
-        loss = output.get("loss") if isinstance(output, dict) else output
-        return loss if isinstance(loss, Tensor) else None
-
-    return run
-
-
-@contextlib.contextmanager
-def _silent(trainer: Trainer, module: LightningModule) -> Iterator[None]:
-    attributes = vars(module)
-    before = {name: attributes[name] for name in _SILENT if name in attributes}
-    loggers = trainer.loggers
-    attributes.update(dict.fromkeys(_SILENT, _nothing))
-    trainer.loggers = [DummyLogger() for _ in loggers]
-    try:
-        yield
-    finally:
-        trainer.loggers = loggers
-        for name in _SILENT:
-            attributes.pop(name, None)
-        attributes.update(before)
-
-
-def _nothing(*args: Any, **options: Any) -> None:
-    pass
 
 
 def batch_again(
@@ -170,8 +128,7 @@ def batch_again(
         batch = default_collate(list(records)) if collate is None else collate(list(records))
         if hooked:
             with torch.no_grad():
-                moved: Any = module
-                batch = moved._apply_batch_transfer_handler(moved._on_before_batch_transfer(batch))
+                batch = transferred(module, batch)
         return batch
 
     return make

@@ -1,28 +1,29 @@
-"""A batch once more, with other data, by a copy of the module: to see what the data have a say in."""
+"""A copy of the module goes through a batch once more, with other data: to see what the data have a say in."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
+from lightning_exposure._lightning import set_trainer, silent_logger
+from lightning_exposure.callbacks.private._batches import part_of
 from lightning_exposure.callbacks.private._refusals import is_overridden
+from lightning_exposure.callbacks.private._rerunning import loss_of, run_step, silence
 from lightning_exposure.callbacks.private._seams import unwrap
 from lightning_exposure.callbacks.quiet import quiet
 from lightning_exposure.privacy.steps.saved_state import HOOK, Outcome, contents, perturb, saved_values
 
 
-class Repeats:
-    """Remembers the last two batches, and can repeat one.
+class Twins:
+    """Copies of a module, made one at a time, and the last two batches for them to go through again.
 
-    Nothing of it is left behind: the copy has weights of its own, logs nowhere, and random numbers go on as if it had
+    Nothing of it is left behind: a copy has weights of its own, logs nowhere, and random numbers go on as if it had
     not been.
 
     Args:
@@ -62,7 +63,7 @@ class Repeats:
         before: Outcome = {}
         outcomes: list[Outcome] = []
         for batch in (*self._batches, part_of(self._batches[0])):
-            twin = self.twin()
+            twin = self.make()
             if twin is None:
                 break
             perturb(twin, names)
@@ -72,18 +73,15 @@ class Repeats:
                     outcomes.append({**contents(saved_values(twin)), **self._saved_by_hook(twin)})
         return before, outcomes
 
-    def twin(self) -> Any:
+    def make(self) -> Any:
         """A copy of the module that logs nowhere; None if there can be none."""
         try:
             twin = copy.deepcopy(self._module)
         except Exception:
             return None  # what cannot be copied cannot be tried
-        trainer = _Silent(self._trainer)
         unwrap(twin)
-        for part in twin.modules():
-            if "_trainer" in vars(part):
-                vars(part)["_trainer"] = trainer
-                vars(part).update(log=_nothing, log_dict=_nothing, print=_nothing)
+        for part in set_trainer(twin, _Silent(self._trainer)):
+            silence(part)
         return twin
 
     def run(self, twin: Any, batch: Any, *, epoch_end: bool = False) -> bool:
@@ -92,9 +90,9 @@ class Repeats:
             if epoch_end:
                 twin.on_train_epoch_start()
             twin.on_train_batch_start(batch, self._index)
-            outputs = self._step(twin, batch)
-            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-            if isinstance(loss, Tensor):
+            outputs = run_step(self._trainer, twin, batch, self._index)
+            loss = loss_of(outputs)
+            if loss is not None:
                 self._around_the_step(twin, loss)
             outputs = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
             twin.on_train_batch_end(outputs, batch, self._index)
@@ -108,15 +106,10 @@ class Repeats:
         """What the training step of a copy makes of a batch; None if that is no loss."""
         try:
             twin.on_train_batch_start(batch, self._index)
-            outputs = self._step(twin, batch)
+            loss = loss_of(run_step(self._trainer, twin, batch, self._index))
         except Exception:
             return None
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        return float(loss) if isinstance(loss, Tensor) else None
-
-    def _step(self, twin: Any, batch: Any) -> Any:
-        with self._trainer.precision_plugin.train_step_context():
-            return twin.training_step(*_fitting(twin.training_step, batch, self._index))
+        return None if loss is None else float(loss)
 
     def _around_the_step(self, twin: Any, loss: Tensor) -> None:
         """The hooks between training step and weights; each by itself, because there are no gradients for them."""
@@ -142,7 +135,7 @@ class Repeats:
         if not still or not values:
             return contents(values)
         clock = (self._trainer.global_step, self._trainer.current_epoch, self._trainer.current_epoch + 1)
-        other = self.twin()
+        other = self.make()
         with torch.no_grad():
             for parameter in other.parameters():
                 parameter.add_(1)
@@ -162,58 +155,6 @@ class Repeats:
         return {f"{HOOK}{key}": value for key, value in checkpoint.items() if key not in given}
 
 
-def part_of(batch: Any) -> Any:
-    """The first half of a batch; if it has one example, twice the same. What it does not understand, it leaves.
-
-    Example:
-        >>> part_of({"x": torch.arange(4), "names": ["a", "b", "c", "d"]})
-        {'x': tensor([0, 1]), 'names': ['a', 'b']}
-    """
-    sizes = [len(value) for value in _leaves(batch)]
-    return _resized(batch, sizes[0]) if sizes else batch
-
-
-def _leaves(batch: Any) -> Iterator[Tensor]:
-    if isinstance(batch, Tensor):
-        if batch.dim():
-            yield batch
-    elif isinstance(batch, Mapping):
-        for value in batch.values():
-            yield from _leaves(value)
-    elif isinstance(batch, list | tuple):
-        for value in batch:
-            yield from _leaves(value)
-
-
-def _resized(value: Any, size: int) -> Any:
-    if isinstance(value, Tensor):
-        if not value.dim() or len(value) != size:
-            return value
-        return value[: size // 2] if size > 1 else torch.cat([value, value])
-    if isinstance(value, Mapping):
-        made = copy.copy(value)
-        for key in value:
-            made[key] = _resized(value[key], size)  # type: ignore[index]
-        return made
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_resized(item, size) for item in value))
-    if isinstance(value, list | tuple):
-        if len(value) == size and not any(True for _ in _leaves(value)):
-            return value[: size // 2] if size > 1 else type(value)([*value, *value])
-        return type(value)(_resized(item, size) for item in value)
-    return value
-
-
-def _fitting(step: Any, batch: Any, index: int) -> tuple[Any, ...]:
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [value for value in inspect.signature(step).parameters.values() if value.kind in kinds]
-    return (batch, index) if len(taken) > 1 else (batch,)
-
-
-def _nothing(*args: Any, **options: Any) -> None:
-    """In the place of what would be logged."""
-
-
 class _Silent:
     """A Trainer that can be asked, but has no loggers."""
 
@@ -222,5 +163,5 @@ class _Silent:
 
     def __getattr__(self, name: str) -> Any:
         if name == "logger":
-            return DummyLogger()
+            return silent_logger()
         return [] if name == "loggers" else getattr(vars(self)["_asked"], name)
