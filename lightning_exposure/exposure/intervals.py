@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scipy import stats
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
 
 from lightning_exposure.errors import ArgumentError
 
@@ -49,16 +51,42 @@ def _gamma_quantile(probability: float, mean: float, variance: float) -> float:
     return float(stats.gamma.ppf(probability, mean**2 / variance, scale=variance / mean))
 
 
+def clopper_pearson(
+    hits: ArrayLike, trials: ArrayLike, confidence: ArrayLike = 0.95
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The exact limits of a proportion, each of which holds with the given confidence by itself.
+
+    Both together hold with a confidence of `1 - 2 (1 - confidence)`.
+
+    Args:
+        hits: How many trials succeeded; may be an array, as the others may.
+        trials: How many there were.
+        confidence: Of each limit.
+
+    Example:
+        >>> low, high = clopper_pearson([0, 10], 10, 0.95)
+        >>> low.round(4).tolist(), high.round(4).tolist()
+        ([0.0, 0.7411], [0.2589, 1.0])
+    """
+    hits, trials = np.asarray(hits, dtype=float), np.asarray(trials, dtype=float)
+    error = 1.0 - np.asarray(confidence, dtype=float)
+    misses = trials - hits
+    # Where there are no hits, or only hits, the beta distribution has lost its spread; the limit is then 0, or 1.
+    low = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1), misses + 1, error), 0.0)
+    high = np.where(misses > 0, special.betainccinv(hits + 1, np.maximum(misses, 1), error), 1.0)
+    return low, high
+
+
 def proportion_interval(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """The exact (Clopper-Pearson) interval for a proportion.
+    """The exact (Clopper-Pearson) interval for a proportion, both ends of which hold together.
 
     Example:
         >>> low, high = proportion_interval(0, 100, 0.95)
         >>> low, round(high, 4)
         (0.0, 0.0362)
     """
-    result = stats.binomtest(hits, trials).proportion_ci(confidence, method="exact")
-    return float(result.low), float(result.high)
+    low, high = clopper_pearson(hits, trials, 0.5 + confidence / 2.0)
+    return float(low), float(high)
 
 
 def normal_margin(standard_error: float, confidence: float) -> float:

@@ -13,11 +13,10 @@ from scipy import stats
 
 from lightning_exposure._checks import whole_number
 from lightning_exposure.errors import ScoreError
-from lightning_exposure.exposure.intervals import check_confidence
+from lightning_exposure.exposure.intervals import check_confidence, clopper_pearson
 from lightning_exposure.privacy.audit._guessing import Try, plan, right_guesses
 from lightning_exposure.privacy.audit.bounds import (
     check_delta,
-    clopper_pearson,
     one_run_epsilon,
     rates_epsilon,
     tries_epsilon,

@@ -15,38 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure.intervals import check_confidence
+from lightning_exposure.exposure.intervals import check_confidence, clopper_pearson
 
 _STEPS = 40
 """Bisections: from an epsilon of 100, this many leave less than a billionth."""
 
 _LARGEST_EXPONENT = 700.0
-
-
-def clopper_pearson(
-    hits: ArrayLike, trials: ArrayLike, confidence: ArrayLike = 0.95
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The exact limits of a proportion, each of which holds with the given confidence by itself.
-
-    Both together hold with a confidence of `1 - 2 (1 - confidence)`.
-
-    Args:
-        hits: How many trials succeeded; may be an array, as the others may.
-        trials: How many there were.
-        confidence: Of each limit.
-
-    Example:
-        >>> low, high = clopper_pearson([0, 10], 10, 0.95)
-        >>> low.round(4).tolist(), high.round(4).tolist()
-        ([0.0, 0.7411], [0.2589, 1.0])
-    """
-    hits, trials = np.asarray(hits, dtype=float), np.asarray(trials, dtype=float)
-    error = 1.0 - np.asarray(confidence, dtype=float)
-    misses = trials - hits
-    # Where there are no hits, or only hits, the beta distribution has lost its spread; the limit is then 0, or 1.
-    low = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1), misses + 1, error), 0.0)
-    high = np.where(misses > 0, special.betainccinv(hits + 1, np.maximum(misses, 1), error), 1.0)
-    return low, high
 
 
 def group_delta(epsilon: float, delta: float, records: int) -> float:
