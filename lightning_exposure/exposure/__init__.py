@@ -1,6 +1,8 @@
 """Numbers: how exposed a secret is, exactly or estimated, always with an interval."""
 
-from lightning_exposure.exposure.estimate import METHODS, measure_exposure
+from lightning_exposure.exposure._case import TreeCase
+from lightning_exposure.exposure.estimate import measure_exposure
+from lightning_exposure.exposure.methods import METHODS, MethodName
 from lightning_exposure.exposure.metric import Exposure
 from lightning_exposure.exposure.ranking import exposure_by_rank
 from lightning_exposure.exposure.result import ExposureEstimate
@@ -11,8 +13,10 @@ __all__ = [
     "METHODS",
     "Exposure",
     "ExposureEstimate",
+    "MethodName",
     "PoorFitWarning",
     "SkewNormal",
+    "TreeCase",
     "exposure_by_rank",
     "exposure_by_skew_normal",
     "measure_exposure",

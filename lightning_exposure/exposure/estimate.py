@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure._case import Case
-from lightning_exposure.exposure._choosing import measure_automatically
-from lightning_exposure.exposure._counting import measure_by_counting
-from lightning_exposure.exposure._references import measure_by_sampling, measure_by_skew_normal
-from lightning_exposure.exposure._weighted import measure_by_importance
+from lightning_exposure.exposure._case import TreeCase, check_list, measure_possible
 from lightning_exposure.exposure.intervals import check_confidence
+from lightning_exposure.exposure.methods import METHODS, MethodName
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import SecretTree
@@ -29,7 +25,7 @@ _LARGEST_BITS = 500
 def measure_exposure(
     tree: SecretTree,
     secrets: Sequence[str],
-    method: str = "auto",
+    method: MethodName | str = "auto",
     budget: int = 100_000,
     samples: int = 4096,
     seed: int = 0,
@@ -82,9 +78,8 @@ def measure_exposure(
         return []
     scored = score(tree, distinct, memory=memory)
     paths = tree.paths(distinct)
-    possible = np.flatnonzero(np.isfinite(scored.costs)).tolist()
-    rounding = measure_rounding(tree, paths[possible], memory=memory)
-    case = Case(
+    rounding = measure_rounding(tree, paths[np.isfinite(scored.costs)], memory=memory)
+    case = TreeCase(
         tree=tree,
         secrets=distinct,
         paths=paths,
@@ -99,13 +94,8 @@ def measure_exposure(
         memory=memory,
         progress=progress,
     )
-    found: dict[str, ExposureEstimate] = {}
-    for i in set(range(len(distinct))) - set(possible):
-        rests_on = "the model holds it impossible, and every other secret costs at most as much"
-        found[distinct[i]] = case.estimate(i, "exact", tree.size, (tree.size, tree.size), 0, rests_on)
-    if possible:
-        found.update((estimate.secret, estimate) for estimate in METHODS[method](case.only(possible)))
-    return [_with_the_trees_word(found[secret], tree) for secret in secrets]
+    estimates = measure_possible(case, secrets, METHODS.get(method))
+    return [_with_the_trees_word(estimate, tree) for estimate in estimates]
 
 
 def _with_the_trees_word(estimate: ExposureEstimate, tree: SecretTree) -> ExposureEstimate:
@@ -121,8 +111,7 @@ def check_measurement(
     Raises:
         ArgumentError: Names the argument.
     """
-    if method not in METHODS:
-        raise ArgumentError(f"method is {method!r}; expected one of {', '.join(map(repr, METHODS))}.")
+    METHODS.get(method)
     if budget < 1:
         raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion. To never count, use 'importance'.")
     if samples < 1:
@@ -136,21 +125,8 @@ def check_measurement(
 
 
 def _check_secrets(tree: SecretTree, secrets: Sequence[str]) -> None:
-    if isinstance(secrets, str):
-        raise ArgumentError(f"secrets is the text {secrets!r}; expected a list of texts: [{secrets!r}].")
+    check_list(secrets)
     if tree.bits > _LARGEST_BITS:
         raise ArgumentError(
             f"tree has 2^{tree.bits:.0f} secrets; ranks can be measured up to 2^{_LARGEST_BITS}. Use fewer blanks."
         )
-
-
-METHODS: Mapping[str, Callable[[Case], list[ExposureEstimate]]] = MappingProxyType(
-    {
-        "auto": measure_automatically,
-        "exact": measure_by_counting,
-        "importance": measure_by_importance,
-        "sampling": measure_by_sampling,
-        "skewnormal": measure_by_skew_normal,
-    }
-)
-"""What `measure_exposure` can do."""

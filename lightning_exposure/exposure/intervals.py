@@ -78,7 +78,7 @@ def clopper_pearson(
 
 
 def proportion_interval(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """The exact (Clopper-Pearson) interval for a proportion.
+    """The exact (Clopper-Pearson) interval for a proportion, both ends of which hold together.
 
     Example:
         >>> low, high = proportion_interval(0, 100, 0.95)

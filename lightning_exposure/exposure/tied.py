@@ -8,11 +8,10 @@ it sees as far as about `log2(samples)` bits, and beyond that there is only the 
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +19,16 @@ from torch import nn
 
 from lightning_exposure.adapters.encoder_decoder.translations import score_translations
 from lightning_exposure.errors import ArgumentError, BudgetError
-from lightning_exposure.exposure._case import bits_of_rank
-from lightning_exposure.exposure._references import rank_among_references, rank_counts
-from lightning_exposure.exposure.estimate import METHODS, check_measurement
-from lightning_exposure.exposure.intervals import normal_margin
+from lightning_exposure.exposure._case import Case, check_list, measure_possible
+from lightning_exposure.exposure.estimate import check_measurement
+from lightning_exposure.exposure.methods import METHODS, measure_by_sampling, measure_by_skew_normal, rank_counts
 from lightning_exposure.exposure.result import ExposureEstimate
-from lightning_exposure.exposure.skewnormal import SkewNormal, warn_if_poor
 from lightning_exposure.secrets.formats.drawing import distinct_integers, generator_from
 from lightning_exposure.secrets.formats.tied import TiedFormats
-from lightning_exposure.walks import Rounding
+from lightning_exposure.walks import Rounding, UniformSample
+
+TiedMethodName = Literal["auto", "exact", "sampling", "skewnormal"]
+"""The methods that need no tree."""
 
 Encode = Callable[[str], Sequence[int]]
 """Makes token ids of a text."""
@@ -38,54 +38,45 @@ _CHUNK = 2**14
 
 
 @dataclass(frozen=True)
-class _Case:
-    """Different secrets, scored, and how to measure them."""
+class PairCase(Case):
+    """Secrets that each have a source of their own.
 
-    score: Callable[[Sequence[int]], NDArray[np.float64]]
+    Attributes:
+        formats: What source and target look like.
+        numbers: Which pairs the secrets are.
+        score: What the pairs of some numbers cost.
+    """
+
     formats: TiedFormats
-    secrets: list[str]
     numbers: list[int]
-    costs: NDArray[np.float64]
-    rounding: Rounding
-    budget: int
-    samples: int
-    seed: int
-    confidence: float
+    score: Callable[[Sequence[int]], NDArray[np.float64]]
 
-    def references(self) -> NDArray[np.float64]:
-        """The costs of secrets drawn uniformly from all others."""
-        count = min(self.samples, self.formats.size - len(self.secrets))
-        return self.score(
-            distinct_integers(count, self.formats.size, generator_from(self.seed), exclude=set(self.numbers))
+    noun: ClassVar[str] = "pairs"
+
+    @property
+    def size(self) -> int:
+        """|R|."""
+        return self.formats.size
+
+    @property
+    def size_bits(self) -> float:
+        """log2 |R|."""
+        return self.formats.bits
+
+    def references(self, seed: int) -> UniformSample:
+        """Pairs drawn uniformly from all others, scored."""
+        count = min(self.samples, self.size - len(self))
+        numbers = distinct_integers(count, self.size, generator_from(seed), exclude=set(self.numbers))
+        return UniformSample([self.formats.pair(number)[1] for number in numbers], self.score(numbers), count)
+
+    def only(self, which: Sequence[int]) -> PairCase:
+        """The same for some of the secrets."""
+        return replace(
+            self,
+            secrets=[self.secrets[i] for i in which],
+            numbers=[self.numbers[i] for i in which],
+            costs=self.costs[list(which)],
         )
-
-    def estimate(
-        self, i: int, method: str, rank: int | float, interval: tuple[float, float], scored: int, rests_on: str
-    ) -> ExposureEstimate:
-        """An estimate from a rank and an interval of ranks."""
-        size_bits = self.formats.bits
-        return ExposureEstimate(
-            secret=self.secrets[i],
-            bits=bits_of_rank(rank, size_bits),
-            low=bits_of_rank(interval[1], size_bits),
-            high=bits_of_rank(interval[0], size_bits),
-            method=method,
-            rank=rank,
-            log_perplexity=float(self.costs[i]),
-            size_bits=size_bits,
-            is_bound=False,
-            confidence=self.confidence,
-            expansions=len(self.secrets) + scored,
-            rests_on=rests_on,
-        )
-
-    def counted(self, i: int, counts: tuple[int, int, int], scored: int) -> ExposureEstimate:
-        """An estimate from how many others are as cheap: by their costs, for certain, and perhaps."""
-        rank, fewest, most = (1 + count for count in counts)
-        if fewest == most:
-            return self.estimate(i, "exact", most, (most, most), scored, "the cost of every pair")
-        rests_on = f"the cost of every pair; {most - fewest:,} ties are within rounding"
-        return self.estimate(i, "counted", min(most, max(fewest, rank)), (fewest, most), scored, rests_on)
 
 
 def measure_tied_exposure(
@@ -95,7 +86,7 @@ def measure_tied_exposure(
     *,
     encode_source: Encode,
     encode_target: Encode,
-    method: str = "auto",
+    method: TiedMethodName | str = "auto",
     budget: int = 100_000,
     samples: int = 4096,
     seed: int = 0,
@@ -163,20 +154,20 @@ def measure_tied_exposure(
         return costs
 
     numbers = [formats.target.index(secret) for secret in distinct]
-    case = _Case(
-        score=score,
-        formats=formats,
+    case = PairCase(
         secrets=distinct,
-        numbers=numbers,
         costs=score(numbers),
         rounding=_rounding(score, formats, numbers),
+        expansions=len(distinct),
         budget=budget,
         samples=samples,
         seed=seed,
         confidence=confidence,
+        formats=formats,
+        numbers=numbers,
+        score=score,
     )
-    found = {estimate.secret: estimate for estimate in TIED_METHODS[method](case)}
-    return [found[secret] for secret in secrets]
+    return measure_possible(case, secrets, TIED_METHODS[method])
 
 
 def _check(formats: object, secrets: Sequence[str], method: str, budget: int, samples: int, confidence: float) -> None:
@@ -184,55 +175,35 @@ def _check(formats: object, secrets: Sequence[str], method: str, budget: int, sa
         raise ArgumentError(
             f"formats is {type(formats).__name__}; expected TiedFormats(source, target), one format for each side."
         )
-    if isinstance(secrets, str):
-        raise ArgumentError(f"secrets is the text {secrets!r}; expected a list of texts: [{secrets!r}].")
+    check_list(secrets)
     if method in METHODS and method not in TIED_METHODS:
         raise ArgumentError(
-            f"method is {method!r}, which walks a tree; but secrets that each have a source of their own form none. "
+            f"method={method!r} is given, which walks a tree; but secrets that each have a source of their own form none. "
             f"Use one of {', '.join(map(repr, TIED_METHODS))}, or give all of them one source: "
             "SecretTree(Seq2SeqAdapter(model, source), format, tokenizer)."
         )
     if method not in TIED_METHODS:
-        raise ArgumentError(f"method is {method!r}; expected one of {', '.join(map(repr, TIED_METHODS))}.")
+        raise ArgumentError(f"method={method!r} is given; expected one of {', '.join(map(repr, TIED_METHODS))}.")
     check_measurement(method, budget, samples, confidence)
 
 
-def _auto(case: _Case) -> list[ExposureEstimate]:
-    return _exact(case) if case.formats.size <= case.budget else _sampling(case)
+def _auto(case: PairCase) -> list[ExposureEstimate]:
+    return _exact(case) if case.size <= case.budget else measure_by_sampling(case)
 
 
-def _exact(case: _Case) -> list[ExposureEstimate]:
+def _exact(case: PairCase) -> list[ExposureEstimate]:
     """Score every pair there is."""
-    size = case.formats.size
-    if size > case.budget:
+    if case.size > case.budget:
         raise BudgetError(
-            f"budget is {case.budget:,} pairs, and there are {size:,}. Raise it, fix a part of the secret in both "
+            f"budget is {case.budget:,} pairs, and there are {case.size:,}. Raise it, fix a part of the secret in both "
             "formats, or use method='sampling'."
         )
-    costs = case.score(range(size))
+    costs = case.score(range(case.size))
     estimates = []
     for i, (number, cost) in enumerate(zip(case.numbers, case.costs, strict=True)):
         costs[number] = cost  # itself, whatever the rounding
-        estimates.append(case.counted(i, rank_counts(costs, number, case.rounding), size))
-    return estimates
-
-
-def _sampling(case: _Case) -> list[ExposureEstimate]:
-    """Rank among pairs drawn uniformly; the other given secrets are known, and counted as they are."""
-    references = case.references()
-    drawn, unseen = len(references), case.formats.size - len(case.secrets)
-    estimates = []
-    for i, cost in enumerate(case.costs):
-        known = rank_counts(case.costs, i, case.rounding)
-        hits = rank_counts(np.append(references, cost), drawn, case.rounding)
-        if drawn == unseen:
-            together = tuple(a + b for a, b in zip(known, hits, strict=True))
-            estimates.append(case.counted(i, (together[0], together[1], together[2]), drawn))
-            continue
-        rank, interval, is_bound = rank_among_references(known, hits, drawn, unseen, case.confidence)
-        rests_on = f"{drawn:,} pairs drawn uniformly, and nothing else"
-        estimate = case.estimate(i, "sampling", rank, interval, drawn, rests_on)
-        estimates.append(replace(estimate, is_bound=is_bound))
+        rank, fewest, most = (1 + count for count in rank_counts(costs, number, case.rounding))
+        estimates.append(case.counted(i, rank, fewest, most, case.size))
     return estimates
 
 
@@ -248,28 +219,7 @@ def _rounding(
     return Rounding(noise + summing, noise == 0.0)
 
 
-def _skew_normal(case: _Case) -> list[ExposureEstimate]:
-    """The paper's extrapolation; its interval holds only if the log-perplexities really are skew-normal."""
-    references = case.references()
-    fit = SkewNormal.fit(references)
-    warn_if_poor(fit)
-    errors = fit.standard_errors(case.costs, references)
-    estimates = []
-    for i, (bits, error) in enumerate(zip(fit.exposure(case.costs), errors, strict=True)):
-        rank = max(sys.float_info.min, 2.0 ** (case.formats.bits - float(bits)))
-        margin = normal_margin(float(error), case.confidence) if math.isfinite(error) else case.formats.bits
-        estimates.append(
-            replace(
-                case.estimate(i, "skewnormal", rank, (rank, rank), len(references), "a skew-normal fit"),
-                bits=float(bits),
-                low=max(0.0, float(bits) - margin),
-                high=float(bits) + margin,
-                ks_statistic=fit.ks_statistic,
-                ks_pvalue=fit.ks_pvalue,
-            )
-        )
-    return estimates
-
-
-TIED_METHODS = MappingProxyType({"auto": _auto, "exact": _exact, "sampling": _sampling, "skewnormal": _skew_normal})
+TIED_METHODS: Mapping[str, Callable[[PairCase], list[ExposureEstimate]]] = MappingProxyType(
+    {"auto": _auto, "exact": _exact, "sampling": measure_by_sampling, "skewnormal": measure_by_skew_normal}
+)
 """What `measure_tied_exposure` can do."""

@@ -306,7 +306,7 @@ class TestBadInput:
         [
             ({"every_n_epochs": -1}, "every_n_epochs is -1"),
             ({"every_n_steps": 0}, "every_n_steps is 0"),
-            ({"method": "guess"}, "method is 'guess'"),
+            ({"method": "guess"}, "method='guess' is given"),
             ({"references": -1}, "references is -1"),
         ],
     )
@@ -337,7 +337,7 @@ class TestBadInput:
     def test_settings_the_attack_does_not_have(self) -> None:
         with pytest.raises(ArgumentError, match="'shortest_path' has no setting 'width'"):
             ExtractionCallback(CANARIES, CHARS, width=5)
-        with pytest.raises(ArgumentError, match="algorithm is 'guess'"):
+        with pytest.raises(ArgumentError, match="algorithm='guess' is given"):
             ExtractionCallback(CANARIES, CHARS, algorithm="guess")
 
 

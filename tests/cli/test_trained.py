@@ -90,7 +90,7 @@ def test_measure_warns_in_one_line(run: Run, run_dir: Path, monkeypatch: pytest.
         warnings.warn("the fit\nis poor", PoorFitWarning, stacklevel=1)
         warnings.warn("the weather is poor", UserWarning, stacklevel=1)
 
-    monkeypatch.setattr("lightning_exposure.exposure._references.warn_if_poor", warn)
+    monkeypatch.setattr("lightning_exposure.exposure.methods._skewnormal.warn_if_poor", warn)
     code, out, err = run("measure", run_dir, "--method=skewnormal")
     assert (code, err) == (0, "lightning-exposure: warning: the fit is poor\n")
     assert out.splitlines()[-1].endswith("skewnormal")

@@ -10,9 +10,9 @@ import pytest
 from lightning_exposure import SecretFormat, SecretTree, measure_exposure
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate
-from lightning_exposure.exposure._case import Case
-from lightning_exposure.exposure._choosing import both, looks
-from lightning_exposure.exposure._references import GrowingReferences
+from lightning_exposure.exposure._case import TreeCase
+from lightning_exposure.exposure.methods._auto import both, looks
+from lightning_exposure.exposure.methods._sampling import GrowingReferences
 from lightning_exposure.tokenization import CharTokenizer
 from lightning_exposure.walks import (
     DistinctSampler,
@@ -194,7 +194,7 @@ class TestWalksAndReferencesTogether:
         texts = [secrets[10]]
         paths = tree.paths(texts)
         rounding = measure_rounding(tree, paths)
-        case = Case(tree, texts, paths, score(tree, texts).costs, rounding, 0, 1, 300, 0.25, 0, 0.95, 2**30, None)
+        case = TreeCase(texts, score(tree, texts).costs, rounding, 0, 1, 300, 0, 0.95, tree, paths, 0.25, 2**30, None)
         growing = GrowingReferences(case, seed=4)
         small, large = growing.draw(100), growing.draw(300)
         np.testing.assert_array_equal(small.costs, large.costs[:100])

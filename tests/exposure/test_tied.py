@@ -133,8 +133,11 @@ def test_secrets_come_back_in_the_order_given() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"method": "importance"}, r"method is 'importance', which walks a tree;.*Seq2SeqAdapter\(model, source\)"),
-        ({"method": "guess"}, r"method is 'guess'; expected one of 'auto', 'exact', 'sampling', 'skewnormal'"),
+        (
+            {"method": "importance"},
+            r"method='importance' is given, which walks a tree;.*Seq2SeqAdapter\(model",
+        ),
+        ({"method": "guess"}, r"method='guess' is given; expected one of 'auto', 'exact', 'sampling', 'skewnormal'"),
         ({"samples": 0}, "samples is 0"),
         ({"budget": 0}, "budget is 0"),
         ({"confidence": 1.0}, "confidence is 1.0"),

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure import SecretFormat, SecretTree, extract, measure_exposure
-from lightning_exposure.exposure._case import Case
-from lightning_exposure.exposure._counting import count
+from lightning_exposure.exposure._case import TreeCase
+from lightning_exposure.exposure.methods._exact import count
 from lightning_exposure.tokenization import CharTokenizer
 from lightning_exposure.walks import Rounding, score
 from tests.cases import CHARACTERS
@@ -93,7 +93,7 @@ def test_groups_of_equal_secrets_have_one_rank() -> None:
 def test_a_count_that_sees_more_rounding_than_was_measured_is_done_again_with_wider_ties() -> None:
     tree = SecretTree(sharpened(Recurrent(CHARS.vocab_size), 1), SecretFormat("pin ###"), CHARS)
     texts = ["pin 123"]
-    case = Case(
+    case = TreeCase(
         tree=tree,
         secrets=texts,
         paths=tree.paths(texts),

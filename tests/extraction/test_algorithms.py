@@ -303,7 +303,10 @@ def test_an_extraction_survives_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "guess"}, "algorithm is 'guess'; expected one of 'shortest_path', 'brute_force'"),
+        (
+            {"algorithm": "guess"},
+            "algorithm='guess' is given; expected one of 'shortest_path', 'brute_force', 'beam'",
+        ),
         ({"width": 3}, "'shortest_path' has no setting 'width'; it has budget, seconds, largest_batch, stop"),
         ({"top_k": 0}, "top_k is 0"),
         ({"budget": 0}, "budget is 0"),

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.exposure.intervals import clopper_pearson
 from lightning_exposure.privacy.audit.bounds import (
-    clopper_pearson,
     group_delta,
     one_run_epsilon,
     one_run_p_value,

@@ -11,7 +11,7 @@ from lightning_exposure.cli._console import hushed, say, say_json, search_progre
 from lightning_exposure.cli._runs import TrainedModel, load_model, make_format
 from lightning_exposure.cli.arguments import Parser, add_format_options, add_run_options
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.extraction import ALGORITHMS, CERTAIN, Extraction, extract
+from lightning_exposure.extraction import ATTACKS, CERTAIN, Extraction, extract
 from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import CanarySet, SecretFormat
@@ -29,7 +29,7 @@ def make_parser() -> Parser:
     )
     add_run_options(parser)
     add_format_options(parser)
-    parser.add_argument("--algorithm", choices=tuple(ALGORITHMS), default="shortest_path", help="default: %(default)s")
+    parser.add_argument("--algorithm", choices=ATTACKS.names(), default="shortest_path", help="default: %(default)s")
     parser.add_argument(
         "--top_k", type=int, metavar="N", help="candidates per format (default: as many as it has canaries, at least 1)"
     )

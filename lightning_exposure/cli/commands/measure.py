@@ -34,7 +34,7 @@ def make_parser() -> Parser:
     add_run_options(parser)
     parser.add_argument("--secret", nargs="+", metavar="TEXT", help="complete secrets to measure instead of canaries")
     add_format_options(parser)
-    parser.add_argument("--method", choices=tuple(METHODS), default="auto", help="how (default: %(default)s)")
+    parser.add_argument("--method", choices=METHODS.names(), default="auto", help="how (default: %(default)s)")
     parser.add_argument(
         "--budget", type=int, default=100_000, metavar="N", help="nodes an exact count may read (default: %(default)s)"
     )

@@ -1,4 +1,4 @@
-"""Exposure from walks that follow the model: unbiased at every rank, with an interval."""
+"""Importance: walks that follow the model: unbiased at every rank, with an interval."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.exposure._case import Case
+from lightning_exposure.exposure._case import TreeCase
 from lightning_exposure.exposure.intervals import weighted_count_interval
+from lightning_exposure.exposure.methods._registered import METHODS
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.walks import DistinctWalks, RankCounts, distinct_walks, log_weights
@@ -19,13 +20,14 @@ _RESTS_ON = (
 )
 
 
-def measure_by_importance(case: Case) -> list[ExposureEstimate]:
+@METHODS.register("importance", priority=2)
+def measure_by_importance(case: TreeCase) -> list[ExposureEstimate]:
     """The unbiased estimate from one sample without replacement."""
     walks = distinct_walks(case.tree, case.samples, seed=case.seed, bound=case.bound, memory=case.memory)
     return estimates_from_walks(case, walks, case.confidence)
 
 
-def estimates_from_walks(case: Case, walks: DistinctWalks, confidence: float) -> list[ExposureEstimate]:
+def estimates_from_walks(case: TreeCase, walks: DistinctWalks, confidence: float) -> list[ExposureEstimate]:
     """Ranks from a weighted sample: the secret itself is counted exactly, only the others are estimated.
 
     Args:

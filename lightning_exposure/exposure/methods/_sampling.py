@@ -1,29 +1,21 @@
-"""Exposure among secrets drawn uniformly: by rank, or by the paper's skew-normal extrapolation."""
+"""Sampling: rank among secrets drawn uniformly."""
 
 from __future__ import annotations
-
-import math
-import sys
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.exposure._case import Case
-from lightning_exposure.exposure.intervals import normal_margin, proportion_interval
+from lightning_exposure.exposure._case import Case, TreeCase
+from lightning_exposure.exposure.intervals import proportion_interval
+from lightning_exposure.exposure.methods._registered import METHODS
 from lightning_exposure.exposure.result import ExposureEstimate
-from lightning_exposure.exposure.skewnormal import SkewNormal, warn_if_poor
-from lightning_exposure.walks import Rounding, UniformSample, score, uniform_walks
+from lightning_exposure.walks import Rounding, UniformSample, score
 
 
+@METHODS.register("sampling", priority=1)
 def measure_by_sampling(case: Case) -> list[ExposureEstimate]:
     """Rank among secrets drawn uniformly."""
-    return estimates_from_references(case, draw_references(case, case.seed), case.confidence)
-
-
-def draw_references(case: Case, seed: int) -> UniformSample:
-    """Secrets drawn uniformly from all others, scored."""
-    return uniform_walks(case.tree, case.samples, seed=seed, exclude=case.secrets, memory=case.memory)
+    return estimates_from_references(case, case.references(case.seed), case.confidence)
 
 
 class GrowingReferences:
@@ -34,7 +26,7 @@ class GrowingReferences:
         seed: Of the draw.
     """
 
-    def __init__(self, case: Case, seed: int) -> None:
+    def __init__(self, case: TreeCase, seed: int) -> None:
         self._case = case
         count = min(case.samples, case.tree.size - len(case))
         self._secrets = case.tree.format.sample(count, seed, exclude=case.secrets)
@@ -53,7 +45,7 @@ class GrowingReferences:
 
 def estimates_from_references(case: Case, sample: UniformSample, confidence: float) -> list[ExposureEstimate]:
     """Ranks among references; the other given secrets are known, and counted as they are."""
-    drawn, unseen = len(sample.costs), case.tree.size - len(case)
+    drawn, unseen = len(sample.costs), case.size - len(case)
     estimates = []
     for i in range(len(case)):
         known = rank_counts(case.costs, i, case.rounding)
@@ -63,7 +55,7 @@ def estimates_from_references(case: Case, sample: UniformSample, confidence: flo
             estimates.append(case.counted(i, ranks[0], ranks[1], ranks[2], sample.expansions))
             continue
         rank, interval, is_bound = rank_among_references(known, hits, drawn, unseen, confidence)
-        rests_on = f"{drawn:,} secrets drawn uniformly, and nothing else"
+        rests_on = f"{drawn:,} {case.noun} drawn uniformly, and nothing else"
         estimates.append(case.estimate(i, "sampling", rank, interval, sample.expansions, rests_on, is_bound=is_bound))
     return estimates
 
@@ -97,32 +89,3 @@ def rank_counts(costs: NDArray[np.float64], i: int, rounding: Rounding) -> tuple
         int(rounding.surely_as_cheap(others, cost).sum()),
         int(rounding.perhaps_as_cheap(others, cost).sum()),
     )
-
-
-def measure_by_skew_normal(case: Case) -> list[ExposureEstimate]:
-    """The paper's extrapolation; its interval holds only if the log-perplexities really are skew-normal."""
-    sample = draw_references(case, case.seed)
-    possible = sample.costs[np.isfinite(sample.costs)]
-    # What the model holds impossible has no log-perplexity to fit; it is more expensive than any secret measured.
-    share = -math.log2(len(possible) / len(sample.costs)) if len(possible) else 0.0
-    fit = SkewNormal.fit(possible)
-    warn_if_poor(fit)
-    errors = fit.standard_errors(case.costs, possible)
-    estimates = []
-    for i, (tail, error) in enumerate(zip(fit.exposure(case.costs), errors, strict=True)):
-        bits = float(tail) + share
-        rank = max(sys.float_info.min, 2.0 ** (case.tree.bits - bits))
-        # An error that cannot be computed says nothing is known: as wide as the whole scale, never as narrow as 0.
-        margin = normal_margin(float(error), case.confidence) if math.isfinite(error) else case.tree.bits
-        rests_on = f"a skew-normal fit to {len(possible):,} secrets drawn uniformly, read off where there are no data"
-        estimates.append(
-            replace(
-                case.estimate(i, "skewnormal", rank, (rank, rank), sample.expansions, rests_on),
-                bits=bits,
-                low=max(0.0, bits - margin),
-                high=bits + margin,
-                ks_statistic=fit.ks_statistic,
-                ks_pvalue=fit.ks_pvalue,
-            )
-        )
-    return estimates

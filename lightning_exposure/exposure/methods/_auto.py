@@ -18,10 +18,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lightning_exposure.exposure._case import Case, bits_of_rank
-from lightning_exposure.exposure._counting import count, estimates_from_ranks
-from lightning_exposure.exposure._references import GrowingReferences, estimates_from_references
-from lightning_exposure.exposure._weighted import estimates_from_walks
+from lightning_exposure.exposure._case import TreeCase, bits_of_rank
+from lightning_exposure.exposure.methods._exact import count, estimates_from_ranks
+from lightning_exposure.exposure.methods._importance import estimates_from_walks
+from lightning_exposure.exposure.methods._registered import METHODS
+from lightning_exposure.exposure.methods._sampling import GrowingReferences, estimates_from_references
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.walks import DistinctSampler, DistinctWalks
 
@@ -41,7 +42,8 @@ _PATIENCE = 4.0
 """A count that was begun to save work is ended when it has needed so many times what the sample promised."""
 
 
-def measure_automatically(case: Case) -> list[ExposureEstimate]:
+@METHODS.register("auto", priority=4)
+def measure_automatically(case: TreeCase) -> list[ExposureEstimate]:
     """Exact where that is affordable, and estimated without bias where it is not."""
     return _Measurement(case).run()
 
@@ -76,7 +78,7 @@ def looks(samples: int, precision: float | None, error: float) -> list[Look]:
 class _Measurement:
     """One automatic measurement under way."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: TreeCase) -> None:
         self._case = case
         self._estimates: dict[int, ExposureEstimate] = {}
         self._settled: set[int] = set()

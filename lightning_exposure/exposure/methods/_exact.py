@@ -1,10 +1,11 @@
-"""Exposure by counting: every secret that costs at most as much."""
+"""Exact: a count of every secret that costs at most as much."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from lightning_exposure.exposure._case import Case
+from lightning_exposure.exposure._case import TreeCase
+from lightning_exposure.exposure.methods._registered import METHODS
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.walks import Ranks, count_ranks
 
@@ -12,7 +13,8 @@ _ENLARGED = 4.0
 """By how much rounding that showed is enlarged: there may be more than what was seen."""
 
 
-def measure_by_counting(case: Case) -> list[ExposureEstimate]:
+@METHODS.register("exact", priority=3)
+def measure_by_counting(case: TreeCase) -> list[ExposureEstimate]:
     """The exact exposure of each secret, or between what rounding leaves open.
 
     Raises:
@@ -24,7 +26,7 @@ def measure_by_counting(case: Case) -> list[ExposureEstimate]:
     return estimates_from_ranks(case, ranks)
 
 
-def count(case: Case) -> tuple[Case, Ranks]:
+def count(case: TreeCase) -> tuple[TreeCase, Ranks]:
     """Count; and again with wider ties, if the walk itself shows that costs are rounded by more than was measured.
 
     Returns:
@@ -48,7 +50,7 @@ def count(case: Case) -> tuple[Case, Ranks]:
         case = replace(case, rounding=replace(case.rounding, bits=wider, repeatable=False))
 
 
-def estimates_from_ranks(case: Case, ranks: Ranks) -> list[ExposureEstimate]:
+def estimates_from_ranks(case: TreeCase, ranks: Ranks) -> list[ExposureEstimate]:
     """What a finished count says."""
     each = zip(ranks.ranks, ranks.fewest, ranks.most, strict=True)
     return [case.counted(i, *rank, ranks.expansions) for i, rank in enumerate(each)]

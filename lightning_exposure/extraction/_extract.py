@@ -1,0 +1,99 @@
+"""`extract`: pull secrets out of a model with one of the registered attacks."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from lightning_exposure.errors import ArgumentError
+from lightning_exposure.extraction._attacks import ATTACKS, AttackName
+from lightning_exposure.extraction._result import CERTAIN, Candidate, Extraction
+from lightning_exposure.tokenization.paths import tokens_of
+from lightning_exposure.tree.prompt import reads_prompt_once
+from lightning_exposure.tree.secret_tree import SecretTree
+from lightning_exposure.walks import DEFAULT_MEMORY, SearchProgress
+
+
+@reads_prompt_once
+def extract(
+    tree: SecretTree,
+    algorithm: AttackName | str = "shortest_path",
+    top_k: int = 1,
+    *,
+    known: str | None = None,
+    memory: int = DEFAULT_MEMORY,
+    progress: SearchProgress | None = None,
+    **settings: Any,
+) -> Extraction:
+    """Attack a model: find the secrets of a format that are most likely under it.
+
+    Ctrl-C ends an attack and returns what was found so far, marked as not optimal.
+
+    Args:
+        tree: The model, the format and the tokenizer.
+        algorithm: One of `ATTACKS`:
+
+            - "shortest_path": cheapest first, with a proof. Settings: `budget` (expansions, default 1,000,000),
+              `seconds`, `largest_batch`, `stop` ("proof", or "paper" for the rule of the paper).
+            - "brute_force": every secret there is. Settings: `budget` (expansions, default none).
+            - "beam": level by level, keeping the best. Settings: `width` (default 100).
+            - "sampling": let the model speak. Settings: `samples` (walks, default 10,000), `temperature` (default 1),
+              `seed`, `target` (a secret: which walk comes to it first).
+        top_k: How many candidates.
+        known: The prompt and the first characters of the secret, if the attacker knows them.
+        memory: The limit for model states and open nodes, in bytes.
+        progress: Called with expansions so far, open nodes, and the cost of the best secret so far.
+        **settings: Of the algorithm.
+
+    Raises:
+        ArgumentError: An unknown algorithm, a setting it does not have, or a value out of range.
+        SecretError: `known` or `target` does not fit the format.
+
+    Example:
+        >>> import torch
+        >>> from lightning_exposure import SecretFormat
+        >>> from lightning_exposure.tokenization import CharTokenizer
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Embedding(14, 8), torch.nn.Linear(8, 14))
+        >>> tree = SecretTree(model, SecretFormat("pin ####"), CharTokenizer.from_text("pin 0123456789"))
+        >>> found = extract(tree, top_k=3)
+        >>> found.optimal, found.candidates == extract(tree, "brute_force", top_k=3).candidates
+        (True, True)
+    """
+    if top_k < 1:
+        raise ArgumentError(f"top_k is {top_k!r}; expected at least 1 candidate.")
+    defaults = check_settings(algorithm, settings)
+    if known is not None:
+        tree = tree.starting_with(known)
+    start = time.perf_counter()
+    result, first_seen = ATTACKS.get(algorithm)(tree, top_k, memory=memory, progress=progress, **settings)
+    texts = [tree.text(tokens_of(path)) for path in result.paths]
+    candidates = zip(texts, result.costs.tolist(), range(1, len(texts) + 1), strict=True)
+    return Extraction(
+        candidates=tuple(Candidate(*candidate) for candidate in candidates),
+        optimal=result.ended_by == "proof",
+        lower_bound=result.lower_bound,
+        ended_by=result.ended_by,
+        expansions=result.expansions,
+        seconds=time.perf_counter() - start,
+        algorithm=algorithm,
+        settings={"top_k": top_k, "known": known, "memory": memory, **defaults, **settings},
+        walks_until_target=first_seen,
+        rests_on=(tree.rests_on or CERTAIN) if result.ended_by == "proof" else "",
+    )
+
+
+def check_settings(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The default settings of an algorithm.
+
+    Raises:
+        ArgumentError: There is no such algorithm, or it has no such setting.
+    """
+    parameters = inspect.signature(ATTACKS.get(algorithm)).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    for name in settings:
+        if name not in defaults:
+            raise ArgumentError(f"{algorithm!r} has no setting {name!r}; it has {', '.join(defaults)}.")
+    return defaults
