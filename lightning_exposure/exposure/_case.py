@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import Rounding
+from lightning_exposure.walks import Progress, Rounding
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Case:
         seed: Of the walks.
         confidence: Of the intervals.
         memory: The limit for model states, in bytes.
-        progress: Called with the number of expansions of an exact count so far.
+        progress: Called during an exact count.
     """
 
     tree: SecretTree
@@ -46,7 +46,7 @@ class Case:
     seed: int
     confidence: float
     memory: int
-    progress: Callable[[int], None] | None
+    progress: Progress | None
 
     def __len__(self) -> int:
         """How many secrets."""

@@ -18,7 +18,7 @@ from lightning_exposure.exposure._weighted import measure_by_importance
 from lightning_exposure.exposure.intervals import check_confidence
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import DEFAULT_MEMORY, measure_rounding, score
+from lightning_exposure.walks import DEFAULT_MEMORY, Progress, measure_rounding, score
 
 _LARGEST_BITS = 500
 """Estimated ranks and their variances are floating-point numbers, and those end at 2^1024."""
@@ -35,7 +35,7 @@ def measure_exposure(
     precision: float | None = None,
     confidence: float = 0.95,
     memory: int = DEFAULT_MEMORY,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[ExposureEstimate]:
     """The exposure of one or many secrets of a format, in the order given.
 
@@ -54,7 +54,8 @@ def measure_exposure(
             `samples` and `budget` allow.
         confidence: Of the intervals.
         memory: The limit for model states, in bytes.
-        progress: Called with the number of expansions of the exact count so far.
+        progress: Called during an exact count with the expansions so far, the open nodes, and the bits of the cheapest
+            secret so far.
 
     Raises:
         SecretError: A text is not a secret of the format.

@@ -19,7 +19,7 @@ from lightning_exposure.tokenization.paths import PathFinder, path_keys, tokens_
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks import (
     DEFAULT_MEMORY,
-    SearchProgress,
+    Progress,
     SearchResult,
     beam,
     best_first,
@@ -137,7 +137,7 @@ def extract(
     *,
     known: str | None = None,
     memory: int = DEFAULT_MEMORY,
-    progress: SearchProgress | None = None,
+    progress: Progress | None = None,
     **settings: Any,
 ) -> Extraction:
     """Attack a model: find the secrets of a format that it holds most likely.
@@ -157,7 +157,7 @@ def extract(
         top_k: How many candidates.
         known: The prompt and the first characters of the secret, if the attacker knows them.
         memory: The limit for model states and open nodes, in bytes.
-        progress: Called with expansions so far, open nodes, and the cost of the best secret so far.
+        progress: Called with the expansions so far, the open nodes, and the bits of the best secret so far.
         **settings: Of the algorithm.
 
     Raises:
@@ -226,7 +226,7 @@ def _shortest_path(
     largest_batch: int = 4096,
     stop: str = "proof",
     memory: int,
-    progress: SearchProgress | None,
+    progress: Progress | None,
 ) -> _Found:
     found = best_first(
         tree,
@@ -241,12 +241,12 @@ def _shortest_path(
     return found, None
 
 
-def _beam(tree: SecretTree, top_k: int, *, width: int = 100, memory: int, progress: SearchProgress | None) -> _Found:
+def _beam(tree: SecretTree, top_k: int, *, width: int = 100, memory: int, progress: Progress | None) -> _Found:
     return beam(tree, top_k, width=width, memory=memory, progress=progress), None
 
 
 def _brute_force(
-    tree: SecretTree, top_k: int, *, budget: int | None = None, memory: int, progress: SearchProgress | None
+    tree: SecretTree, top_k: int, *, budget: int | None = None, memory: int, progress: Progress | None
 ) -> _Found:
     """Every secret; what ended it early leaves no bound, for it goes depth-first."""
     best = BestLeaves(top_k)
@@ -276,7 +276,7 @@ def _sampling(
     seed: int = 0,
     target: str | None = None,
     memory: int,
-    progress: SearchProgress | None,
+    progress: Progress | None,
 ) -> _Found:
     """The best of the different secrets that walks come to."""
     if samples < 1:

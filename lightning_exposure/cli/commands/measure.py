@@ -83,7 +83,7 @@ def _measure(
             options.samples,
             options.seed,
             confidence=options.confidence,
-            progress=lambda expansions: update(f"{expansions:,} of at most {options.budget:,} nodes read"),
+            progress=lambda expansions, *_: update(f"{expansions:,} of at most {options.budget:,} nodes read"),
         )
 
 
