@@ -18,7 +18,6 @@ from lightning_exposure.data import CanaryDataModule
 from lightning_exposure.data.text import TextData
 from lightning_exposure.errors import DataError
 from lightning_exposure.secrets import Canary, CanarySet
-from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer
 from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.tokenization.spelling import Spelling
 from lightning_exposure.tokenization.tokenizers import Tokenizer
@@ -107,11 +106,10 @@ def _canaries_of(data: Any) -> Iterator[Canary]:
 def _own_tokens(spelling: Spelling, text: str) -> tuple[list[int], list[int]]:
     """The tokens of a canary as the tree has them: what is read, without a template before it, and what is measured."""
     measured = list(tokens_of(spelling.paths([text])[0]))
-    tokenizer, others = spelling.tokenizer, 0
-    if isinstance(tokenizer, HuggingFaceTokenizer):
-        others = len(tokenizer.lead)
-        if tokenizer.before:
-            others = sum(span.start < len(tokenizer.before) for span in tokenizer.spans(text))
+    tokenizer: Any = spelling.tokenizer
+    others, before = len(getattr(tokenizer, "lead", ())), getattr(tokenizer, "before", "")
+    if before:
+        others = sum(span.start < len(before) for span in tokenizer.spans(text))
     return list(spelling.root[others:]), measured
 
 

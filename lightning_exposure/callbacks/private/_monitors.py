@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from lightning_exposure.callbacks._trees import say
+from lightning_exposure.callbacks._progress import say
 from lightning_exposure.errors import FitError
 
 _OURS = "privacy/epsilon"

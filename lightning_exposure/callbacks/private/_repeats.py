@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lightning_exposure.callbacks.private._refusals import is_overridden
 from lightning_exposure.callbacks.private._seams import unwrap
-from lightning_exposure.callbacks.quiet import quiet
+from lightning_exposure.measuring import quiet
 from lightning_exposure.privacy.steps.saved_state import HOOK, Outcome, contents, perturb, saved_values
 
 

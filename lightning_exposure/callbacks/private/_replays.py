@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from lightning_exposure.callbacks._trees import say
+from lightning_exposure.callbacks._progress import say
 from lightning_exposure.callbacks.private._refusals import is_overridden
 from lightning_exposure.privacy.steps.poisson import Draw, PoissonLoader
 from lightning_exposure.privacy.steps.private_steps import PrivateSteps
