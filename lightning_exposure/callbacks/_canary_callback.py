@@ -55,7 +55,7 @@ class CanaryCallback(Callback):
     @property
     def state_key(self) -> str:
         """Different for callbacks with different names, models, canaries or settings."""
-        return self._identity.key(self.settings)
+        return self._identity.key({**self.settings, "context": self.context})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work before any training is paid for.

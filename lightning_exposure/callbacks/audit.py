@@ -56,7 +56,8 @@ class AuditCallback(CanaryCallback):
         confidence: Of the lower bound.
         baseline: Compare with the model before training. Without it, with what the secrets of a format cost on average.
         raise_on_alarm: Raise a `FitError` after an alarm.
-        name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`.
+        name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`; two
+            that are alike in everything need two names.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.

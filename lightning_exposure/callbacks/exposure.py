@@ -54,7 +54,8 @@ class ExposureCallback(CanaryCallback):
         confidence: Of the intervals.
         baseline: Measure before training starts, too.
         references: How many uniformly drawn secrets are scored when the fit ends, for the histogram of the paper.
-        name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`.
+        name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`; two
+            that are alike in everything need two names.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.

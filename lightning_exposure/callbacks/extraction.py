@@ -44,7 +44,8 @@ class ExtractionCallback(CanaryCallback):
         algorithm: As for `extract`.
         top_k: How many candidates per format; None: as many as the format has canaries.
         every_n_epochs: Attack at the end of every so many epochs too; 0: only when the training ends.
-        name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`.
+        name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`; two
+            that are alike in everything need two names.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
