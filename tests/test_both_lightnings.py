@@ -198,4 +198,4 @@ def test_callbacks_under_either(pl: ModuleType, tmp_path: Path) -> None:
         warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
         trainer.fit(model, data, ckpt_path=keeping.best_model_path)
     assert again.history[-1].epoch == 3
-    assert again.baseline == exposure.baseline
+    assert again.baseline_estimates == exposure.baseline_estimates

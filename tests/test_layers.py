@@ -33,6 +33,7 @@ LAYERS = [
     "extraction",
     "privacy",
     "report",
+    "measuring",
     "data",
     "modules",
     "callbacks",
@@ -64,6 +65,7 @@ def run_fresh(code: str) -> str:
         ("lightning_exposure.tree", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
         ("lightning_exposure.walks", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
         ("lightning_exposure.exposure", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
+        ("lightning_exposure.measuring", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
     ],
 )
 def test_import_loads_nothing_heavier_than_its_layer(module: str, forbidden: set[str]) -> None:

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
-import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 
 from lightning_exposure._checks import check_confidence, check_delta
-from lightning_exposure.callbacks._progress import status
-from lightning_exposure.callbacks._trees import CanaryTrees, ModelOf, only_one_with_this_name
-from lightning_exposure.callbacks.quiet import quiet
+from lightning_exposure.callbacks._canary_callback import CanaryCallback
+from lightning_exposure.callbacks._surroundings import (
+    TrainerSurroundings,
+    callbacks_of,
+    final_moment,
+    moment,
+    show_at_the_end,
+    show_to_monitors,
+)
 from lightning_exposure.errors import ArgumentError, DataError, FitError
-from lightning_exposure.privacy.audit.audit import AuditResult, audit, largest_provable_epsilon
-from lightning_exposure.secrets import Canary, CanarySet
+from lightning_exposure.measuring import CanaryAudit, ModelOf, Moment, Schedule, audited, other_canaries
+from lightning_exposure.privacy.audit.audit import AuditResult, largest_provable_epsilon
+from lightning_exposure.secrets import CanarySet
 from lightning_exposure.tokenization import Tokenizer
-from lightning_exposure.tree import SecretTree
-from lightning_exposure.walks import score, uniform_walks
 
 _USUAL_DELTA = 1e-5
 _WORTHWHILE = 0.5
 """An audit that cannot prove an epsilon of this, whatever happens, is not worth its time."""
-_REFERENCES = 256
 
 
 class AuditWarning(UserWarning):
     """An audit contradicts the accountant, or is too small to be able to."""
 
 
-class AuditCallback(Callback):
+class AuditCallback(CanaryCallback):
     """Bounds epsilon from below with canaries of which a fair coin left out each second one.
 
     The canaries come from `CanarySet.draw(..., holdout=0.5)`. When the training ends, and every few epochs if asked, it
@@ -57,7 +56,8 @@ class AuditCallback(Callback):
         confidence: Of the lower bound.
         baseline: Compare with the model before training. Without it, with what the secrets of a format cost on average.
         raise_on_alarm: Raise a `FitError` after an alarm.
-        name: The first part of the metrics' names.
+        name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`; two
+            that are alike in everything need two names.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
@@ -65,7 +65,7 @@ class AuditCallback(Callback):
     Attributes:
         result: The newest audit, an `AuditResult`.
         alarm: Whether it contradicts the accountant.
-        baseline: The log-perplexities before training, by canary id.
+        baseline_bits: The log-perplexities before training, by canary id.
 
     Example:
         >>> from lightning_exposure import CanarySet, SecretFormat
@@ -90,45 +90,53 @@ class AuditCallback(Callback):
         context: int | None = None,
         batch_size: int = 4096,
     ) -> None:
-        if not isinstance(every_n_epochs, int) or every_n_epochs < 0:
-            raise ArgumentError(
-                f"every_n_epochs is {every_n_epochs!r}; expected a whole number, 0 for only at the end."
-            )
+        schedule = Schedule(every_n_epochs)
         if delta is not None:
             check_delta(delta, pure=True)
         check_confidence(confidence)
-        self.canaries = audited(canaries) if isinstance(canaries, CanarySet) else canaries
+        canaries = audited(canaries) if isinstance(canaries, CanarySet) else canaries
+        super().__init__(canaries, tokenizer, name=name, model=model, context=context, batch_size=batch_size)
         self.every_n_epochs = every_n_epochs
         self.delta = delta
         self.confidence = confidence
+        self.baseline = baseline
         self.raise_on_alarm = raise_on_alarm
-        self.name = name
-        self.result: AuditResult | None = None
-        self.alarm = False
-        self.baseline: dict[str, float] = {}
-        self._takes_baseline = baseline
-        self._restored = False
-        self._audited_at = -1
-        self._trees = CanaryTrees(self.canaries, tokenizer, model=model, context=context, batch_size=batch_size)
+        self._audit = CanaryAudit(self._trees, schedule, confidence=confidence, baseline=baseline, name=name)
 
     @property
-    def state_key(self) -> str:
-        """Different for callbacks with different canaries or settings, so that each finds its own state again."""
-        how = f"{self.every_n_epochs}, {self.delta}, {self.confidence}, {self._takes_baseline}"
-        return f"{type(self).__name__}[{', '.join(canary.id for canary in self.canaries)}; {how}]"
+    def settings(self) -> dict[str, Any]:
+        """How it audits, for reports."""
+        names = ("every_n_epochs", "delta", "confidence", "baseline")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def result(self) -> AuditResult | None:
+        """The newest audit."""
+        return self._audit.result
+
+    @property
+    def alarm(self) -> bool:
+        """Whether it contradicts the accountant."""
+        return self._audit.alarm
+
+    @property
+    def baseline_bits(self) -> dict[str, float]:
+        """The log-perplexities before training, by canary id; empty without a baseline."""
+        return self._audit.baseline
 
     @property
     def records(self) -> int:
         """How many records of the training data the most repeated canary is."""
-        return max(canary.repetitions for canary in self.canaries)
+        return self._audit.records
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work, and say what cannot be shown, before any training is paid for."""
+        if stage == "fit":
+            _check_inserted(trainer, self.canaries)
+        super().setup(trainer, pl_module, stage)
+        self._audit.name = self.name
         if stage != "fit":
             return
-        only_one_with_this_name(trainer, self)
-        _check_inserted(trainer, self.canaries)
-        self._trees.check(trainer)
         granted, promised = self._delta(trainer), _promised_delta(trainer)
         if promised is not None and granted < promised:
             raise ArgumentError(
@@ -141,41 +149,30 @@ class AuditCallback(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Try the model's forward; and forget an earlier training, unless a checkpoint has just brought it back."""
-        if not self._restored:
-            self.result, self.alarm, self.baseline = None, False, {}
-        self._restored, self._audited_at = False, -1
-        with quiet(pl_module):
-            self._trees.build(trainer, pl_module)
+        super().on_fit_start(trainer, pl_module)
+        self._audit.begin()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """What the canaries cost before training."""
-        if self._takes_baseline and not self.baseline:
-            self.baseline = self._bits(trainer, pl_module, "canaries before training")
+        self._audit.take_baseline(pl_module, TrainerSurroundings(trainer))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Audit every few epochs."""
-        if self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0:
-            pl_module.log_dict(self._audit(trainer, pl_module))
+        now = moment(trainer, epoch_ended=True)
+        if self._audit.is_due(now):
+            show_to_monitors(pl_module, self._run(trainer, pl_module, now))
             self._sound(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Audit, while the model is still on its device; here nothing can be logged through the module any more."""
-        if self._audited_at == trainer.global_step:
-            return  # nothing has changed since
-        metrics = self._audit(trainer, pl_module)
-        for logger in trainer.loggers:
-            logger.log_metrics(metrics, step=trainer.global_step)
-        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
-        self._sound(trainer)
+        """Audit, while the model is still on its device."""
+        now = final_moment(trainer)
+        if not self._audit.is_done(now):
+            show_at_the_end(trainer, self._run(trainer, pl_module, now))
+            self._sound(trainer)
 
     def state_dict(self) -> dict[str, Any]:
         """The baseline and the newest audit, as plain values."""
-        return {
-            "canaries": _fingerprint(self.canaries),
-            "baseline": dict(self.baseline),
-            "result": None if self.result is None else self.result.to_dict(),
-            "alarm": self.alarm,
-        }
+        return self._audit.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What `state_dict` gave.
@@ -183,47 +180,22 @@ class AuditCallback(Callback):
         Raises:
             ArgumentError: It is from a training with other canaries, or with others held out.
         """
-        if state_dict["canaries"] != _fingerprint(self.canaries):
-            raise ArgumentError(
-                "canaries: other texts, or others held out, than in the training that the checkpoint is from; what was "
-                "in once is in the model. Resume with the canaries that the training began with."
-            )
-        self._restored = True
-        result = state_dict["result"]
-        self.baseline = dict(state_dict["baseline"])
-        self.result = None if result is None else AuditResult.from_dict(result)
-        self.alarm = state_dict["alarm"]
+        self._audit.load_state_dict(state_dict)
 
-    def _audit(self, trainer: Trainer, module: LightningModule) -> dict[str, float]:
-        self._audited_at = trainer.global_step
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Find the state that this callback left.
+
+        Raises:
+            ArgumentError: There is only that of an audit with other canaries, or with others held out.
+        """
+        super().on_load_checkpoint(trainer, pl_module, checkpoint)
+        if any(self._identity.resembles(key) for key in self._unclaimed(trainer, checkpoint)):
+            raise other_canaries()
+
+    def _run(self, trainer: Trainer, module: LightningModule, now: Moment) -> dict[str, float]:
         _check_ledger(trainer, self.canaries)
-        scores = self._scores(trainer, module)
-        self.result = audit(
-            [scores[canary.id] for canary in self.canaries if not canary.held_out],
-            [scores[canary.id] for canary in self.canaries if canary.held_out],
-            delta=self._delta(trainer),
-            confidence=self.confidence,
-            records=self.records,
-        )
-        names = ("epsilon_lower", "auc", "accuracy", "tpr_at_1_percent_fpr", "privacy_loss")
-        metrics = {f"{self.name}/{name}": float(getattr(self.result, name)) for name in names}
-        promised = _promised_epsilon(trainer)
-        self.alarm = promised is not None and self.result.epsilon_lower > promised
-        return metrics if promised is None else {**metrics, f"{self.name}/alarm": float(self.alarm)}
-
-    def _scores(self, trainer: Trainer, module: LightningModule) -> dict[str, float]:
-        """How much each canary speaks for having been in; computed without regard to whether it was."""
-        if self._takes_baseline:
-            now = self._bits(trainer, module, "audit")
-            return {name: self.baseline[name] - bits for name, bits in now.items()}
-        with quiet(module), status(trainer, "audit"):
-            found = self._trees.map(trainer, _bits_below_average)
-        return {name: bits for part in found.values() for name, bits in part.items()}
-
-    def _bits(self, trainer: Trainer, module: LightningModule, title: str) -> dict[str, float]:
-        with quiet(module), status(trainer, title):
-            found = self._trees.map(trainer, _bits_of)
-        return {name: bits for part in found.values() for name, bits in part.items()}
+        delta, promised = self._delta(trainer), _promised_epsilon(trainer)
+        return self._audit.run(module, TrainerSurroundings(trainer), now, delta=delta, promised=promised)
 
     def _delta(self, trainer: Trainer) -> float:
         if self.delta is not None:
@@ -261,52 +233,9 @@ class AuditCallback(Callback):
             warnings.warn(text, AuditWarning, stacklevel=2)
 
 
-def audited(canaries: CanarySet) -> CanarySet:
-    """The canaries that a coin was tossed for and that are in the training data if it says so.
-
-    Raises:
-        ArgumentError: There are none, the coins were not fair, or they all fell on one side.
-
-    Example:
-        >>> from lightning_exposure import SecretFormat
-        >>> mixed = CanarySet.draw(SecretFormat.pin(), repetitions=[0, 1, 1, 1], seed=0, holdout=0.5)
-        >>> [canary.id for canary in audited(mixed)]
-        ['pin-1x', 'pin-1x-2', 'pin-1x-3']
-    """
-    chosen = CanarySet(canary for canary in canaries if canary.holdout and canary.repetitions)
-    rates = sorted({canary.holdout for canary in chosen} - {0.5})
-    remedy = "draw them with CanarySet.draw(format, repetitions=[1] * 200, holdout=0.5)."
-    if not chosen:
-        raise ArgumentError(f"canaries: none of the {len(canaries)} was left to a coin; an audit needs that: {remedy}")
-    if rates:
-        raise ArgumentError(
-            f"canaries: held out with a probability of {', '.join(map(str, rates))}; the bound of an audit holds for "
-            f"fair coins only: {remedy}"
-        )
-    if not chosen.held_out or not chosen.inserted:
-        side = "held out" if not chosen.held_out else "inserted"
-        raise ArgumentError(f"canaries: none of the {len(chosen)} is {side}; an audit compares the two: {remedy}")
-    return chosen
-
-
-def _bits_of(tree: SecretTree, canaries: Sequence[Canary]) -> dict[str, float]:
-    costs = score(tree, [canary.text for canary in canaries]).costs.tolist()
-    return {canary.id: cost for canary, cost in zip(canaries, costs, strict=True)}
-
-
-def _bits_below_average(tree: SecretTree, canaries: Sequence[Canary]) -> dict[str, float]:
-    """By how much each is cheaper than other secrets of its format: so canaries of several formats can be compared."""
-    bits = _bits_of(tree, canaries)
-    texts = [canary.text for canary in canaries]
-    others = min(_REFERENCES, tree.size - len(texts))
-    costs = uniform_walks(tree, others, seed=0, exclude=texts).costs.tolist() if others > 0 else list(bits.values())
-    average = math.fsum(costs) / len(costs)
-    return {name: average - cost for name, cost in bits.items()}
-
-
 def _privacy(trainer: Trainer) -> Any | None:
     """The `DifferentialPrivacy` of the trainer, or None."""
-    callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+    callbacks = callbacks_of(trainer)
     kinds = [[base.__name__ for base in type(callback).__mro__] for callback in callbacks]
     return next((one for one, names in zip(callbacks, kinds, strict=True) if "DifferentialPrivacy" in names), None)
 
@@ -350,11 +279,6 @@ def _check_ledger(trainer: Trainer, canaries: CanarySet) -> None:
             f"canaries: {', '.join(seen)} held out, but fetched for training according to the datamodule's ledger; "
             "nothing can be concluded from them. Leave out of the data what has held_out=True."
         )
-
-
-def _fingerprint(canaries: CanarySet) -> str:
-    """Tells sets apart without telling their secrets."""
-    return hashlib.sha256(json.dumps(canaries.to_dict(), sort_keys=True).encode()).hexdigest()
 
 
 def _warn_if_cut(trainer: Trainer) -> None:

@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 
-from lightning_exposure.callbacks._progress import Update, status
-from lightning_exposure.callbacks._trees import CanaryTrees, ModelOf, loggers_named, only_one_with_this_name, say
+from lightning_exposure.callbacks._canary_callback import CanaryCallback
+from lightning_exposure.callbacks._progress import say
+from lightning_exposure.callbacks._surroundings import (
+    TrainerSurroundings,
+    callbacks_of,
+    final_moment,
+    loggers_named,
+    moment,
+    show_at_the_end,
+    show_to_monitors,
+)
 from lightning_exposure.callbacks.exposure import ExposureCallback
-from lightning_exposure.callbacks.quiet import quiet
-from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate
-from lightning_exposure.extraction import Extraction, check_settings, extract
+from lightning_exposure.extraction import Extraction
+from lightning_exposure.measuring import Algorithm, CanaryAttack, ModelOf, Schedule
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.tables import extraction_rows, extraction_table, verdict_rows, verdict_table
-from lightning_exposure.report.verdicts import Verdict, verdict_of
-from lightning_exposure.secrets import Canary, CanarySet
+from lightning_exposure.report.verdicts import Verdict
+from lightning_exposure.secrets import CanarySet
 from lightning_exposure.tokenization import Tokenizer
-from lightning_exposure.tree import SecretTree
-
-_LEAST: dict[str, dict[str, int]] = {
-    "shortest_path": {"budget": 100},
-    "brute_force": {"budget": 100},
-    "beam": {"width": 2},
-    "sampling": {"samples": 20},
-}
-"""What makes each attack as short as can be."""
 
 
-class ExtractionCallback(Callback):
+class ExtractionCallback(CanaryCallback):
     """Attacks the model at the end of the training: one attack per format of the canaries.
 
     Logs a table of what was found, its bits, whether it is a canary, whether it is proven to be the best there is, and
@@ -46,13 +43,14 @@ class ExtractionCallback(Callback):
         tokenizer: How the module reads text; None: the datamodule's `tokenizer`.
         algorithm: As for `extract`.
         top_k: How many candidates per format; None: as many as the format has canaries.
-        every_n_epochs: Attack at the end of every so many epochs too; None: only when the fit ends.
-        name: The first part of the metrics' names.
+        every_n_epochs: Attack at the end of every so many epochs too; 0: only when the training ends.
+        name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`; two
+            that are alike in everything need two names.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
         verbose: Print the table when the fit ends.
-        **settings: Of the algorithm, as for `extract`.
+        **settings: Of the algorithm, as for `extract`; a `budget` counts expansions.
 
     Attributes:
         extractions: The newest attack, by format name.
@@ -69,10 +67,10 @@ class ExtractionCallback(Callback):
         self,
         canaries: CanarySet,
         tokenizer: Tokenizer | None = None,
-        algorithm: str = "shortest_path",
+        algorithm: Algorithm = "shortest_path",
         *,
         top_k: int | None = None,
-        every_n_epochs: int | None = None,
+        every_n_epochs: int = 0,
         name: str = "extraction",
         model: ModelOf | None = None,
         context: int | None = None,
@@ -80,133 +78,73 @@ class ExtractionCallback(Callback):
         verbose: bool = True,
         **settings: Any,
     ) -> None:
-        check_settings(algorithm, {key: value for key, value in settings.items() if key not in ("known", "memory")})
-        if every_n_epochs is not None and every_n_epochs < 1:
-            raise ArgumentError(f"every_n_epochs is {every_n_epochs!r}; expected at least 1, or None.")
-        self.canaries = canaries
+        schedule = Schedule(every_n_epochs)
+        super().__init__(canaries, tokenizer, name=name, model=model, context=context, batch_size=batch_size)
         self.algorithm = algorithm
+        self.top_k = top_k
         self.every_n_epochs = every_n_epochs
-        self.name = name
-        self.extractions: dict[str, Extraction] = {}
-        self.estimates: dict[str, ExposureEstimate] = {}
-        self._top_k = top_k
-        self._verbose = verbose
-        self._settings = settings
-        self._now = settings  # for the fit under way
-        self._attacked_at = -1
-        self._trees = CanaryTrees(canaries, tokenizer, model=model, context=context, batch_size=batch_size)
+        self.verbose = verbose
+        self._given = settings
+        self._attack = CanaryAttack(self._trees, schedule, algorithm, top_k=top_k, settings=settings, name=name)
 
     @property
-    def state_key(self) -> str:
-        """Different for callbacks with different canaries or attacks."""
-        how = f"{self.algorithm}, {self._top_k}, {self._settings}"
-        return f"{type(self).__name__}[{', '.join(canary.id for canary in self.canaries)}; {how}]"
+    def settings(self) -> dict[str, Any]:
+        """How it attacks, for reports."""
+        return {"algorithm": self.algorithm, "top_k": self.top_k, **self._given}
+
+    @property
+    def extractions(self) -> dict[str, Extraction]:
+        """The newest attack, by format name."""
+        return self._attack.extractions
+
+    @property
+    def estimates(self) -> dict[str, ExposureEstimate]:
+        """The exposures of the model that was attacked, by canary id, where another callback measured them."""
+        return self._attack.estimates
 
     @property
     def extracted(self) -> list[str]:
         """The ids of the canaries among the candidates of the newest attack; of the others, `verdicts` tells more."""
-        return [key for key, verdict in self.verdicts.items() if verdict.order is not None]
+        return self._attack.extracted
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """How many guesses find each canary, by its id."""
-        return {
-            canary.id: verdict_of(
-                canary.text,
-                canary.format.size,
-                self.estimates.get(canary.id),
-                self.extractions.get(canary.format.name),
-            )
-            for canary in self.canaries
-        }
+        return self._attack.verdicts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work before any training is paid for."""
-        if stage != "fit":
-            return
-        only_one_with_this_name(trainer, self)
-        self._trees.check(trainer)
-        quick = getattr(trainer, "fast_dev_run", False)
-        self._now = {**self._settings, **(_LEAST[self.algorithm] if quick else {})}
+        super().setup(trainer, pl_module, stage)
+        self._attack.name = self.name
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model's forward."""
-        self._attacked_at = -1
-        with quiet(pl_module):
-            self._trees.build(trainer, pl_module)
-            # A setting out of range shows in the smallest attack, and not after the training.
-            for name, least in _LEAST[self.algorithm].items():
-                if self._settings.get(name) is None or self._settings[name] > least:
-                    rehearsal = {**self._settings, name: least}
-                    break
-            else:
-                rehearsal = self._settings
-            for tree in self._trees.trees.values():
-                extract(tree, self.algorithm, 1 if self._top_k is None else self._top_k, **rehearsal)
+        """Try the model's forward, and the attack."""
+        super().on_fit_start(trainer, pl_module)
+        self._attack.begin(pl_module, quick=bool(getattr(trainer, "fast_dev_run", False)))
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attack every few epochs."""
-        if self.every_n_epochs and (trainer.current_epoch + 1) % self.every_n_epochs == 0:
-            self._attack(trainer, pl_module)
-            pl_module.log_dict(self._metrics())
+        now, around = moment(trainer, epoch_ended=True), TrainerSurroundings(trainer)
+        metrics = self._attack.after_epoch(pl_module, around, now, _measured_now(trainer))
+        if metrics is not None:
+            show_to_monitors(pl_module, metrics)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Attack, while the model is still on its device; here nothing can be logged through the module any more."""
-        self._attack(trainer, pl_module)
-        for logger in trainer.loggers:
-            logger.log_metrics(self._metrics(), step=trainer.global_step)
+        """Attack, while the model is still on its device."""
+        now, around = final_moment(trainer), TrainerSurroundings(trainer)
+        show_at_the_end(trainer, self._attack.finish(pl_module, around, now, _measured_now(trainer)))
         if trainer.is_global_zero:
             self._send_tables(trainer)
-            if self._verbose:
+            if self.verbose:
                 say(trainer, self._in_words())
 
     def state_dict(self) -> dict[str, Any]:
         """The newest attack, as plain values."""
-        return {
-            "extractions": {name: attack.to_dict() for name, attack in self.extractions.items()},
-            "estimates": {key: estimate.to_dict() for key, estimate in self.estimates.items()},
-        }
+        return self._attack.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What `state_dict` gave."""
-        self.extractions = {name: Extraction.from_dict(fields) for name, fields in state_dict["extractions"].items()}
-        self.estimates = {key: ExposureEstimate(**fields) for key, fields in state_dict.get("estimates", {}).items()}
-
-    def _attack(self, trainer: Trainer, module: LightningModule) -> None:
-        if self._attacked_at == trainer.global_step:
-            return  # nothing has changed since
-        self._attacked_at = trainer.global_step
-        with quiet(module), status(trainer, f"extraction: {self.algorithm}") as update:
-            found = self._trees.map(trainer, lambda tree, canaries: self._attack_format(tree, canaries, update))
-        self.extractions = {format.name: attack for format, attack in found.items()}
-        self.estimates = self._measured_now(trainer)
-
-    def _measured_now(self, trainer: Trainer) -> dict[str, ExposureEstimate]:
-        """Exposures of our canaries in the weights as they are: a measurement of an earlier step says nothing here."""
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        others = [callback for callback in callbacks if isinstance(callback, ExposureCallback) and callback.history]
-        newest = [other.history[-1] for other in others if other.history[-1].step == trainer.global_step]
-        by_text = {estimate.secret: estimate for found in newest for estimate in found.estimates.values()}
-        return {canary.id: by_text[canary.text] for canary in self.canaries if canary.text in by_text}
-
-    def _attack_format(self, tree: SecretTree, canaries: Sequence[Canary], update: Update) -> Extraction:
-        def progress(expansions: int, open_nodes: int, best: float) -> None:
-            found = "nothing yet" if best == math.inf else f"best {best:.1f} bits"
-            update(f"{expansions:,} expansions, {open_nodes:,} open, {found}")
-
-        return extract(
-            tree,
-            self.algorithm,
-            len(canaries) if self._top_k is None else self._top_k,
-            progress=progress,
-            **self._now,
-        )
-
-    def _metrics(self) -> dict[str, float]:
-        return {
-            f"{self.name}/extracted": float(len(self.extracted)),
-            f"{self.name}/expansions": float(sum(attack.expansions for attack in self.extractions.values())),
-        }
+        self._attack.load_state_dict(state_dict)
 
     def _in_words(self) -> str:
         return f"{extraction_table(self.extractions, self.canaries)}\n\n{verdict_table(self.verdicts)}"
@@ -218,3 +156,10 @@ class ExtractionCallback(Callback):
         for logger in loggers_named(trainer, "TensorBoardLogger"):
             text = self._in_words()
             logger.experiment.add_text(f"{self.name}/table", f"<pre>{text}</pre>", trainer.global_step)
+
+
+def _measured_now(trainer: Trainer) -> dict[str, ExposureEstimate]:
+    """Exposures by text in the weights as they are: a measurement of an earlier step says nothing here."""
+    others = [callback for callback in callbacks_of(trainer) if isinstance(callback, ExposureCallback)]
+    newest = [other.history[-1] for other in others if other.history and other.history[-1].step == trainer.global_step]
+    return {estimate.secret: estimate for found in newest for estimate in found.estimates.values()}

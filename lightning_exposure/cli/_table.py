@@ -48,8 +48,8 @@ class EpochTable(Callback):
         what = "of each canary" if len(self._names) == len(self.exposure.canaries) else "(mean and maximum of low ends)"
         self._print(f"Loss (train, val) in nats per token; exposure {what} in bits, [low,high] where estimated.")
         self._row(["epoch", "train", "val", *self._names])
-        if self.exposure.baseline:
-            self._row(["0", "-", "-", *self._cells(self.exposure.baseline)])
+        if self.exposure.baseline_estimates:
+            self._row(["0", "-", "-", *self._cells(self.exposure.baseline_estimates)])
         if trainer.progress_bar_callback is None:
             self._progress.start()
 

@@ -126,9 +126,9 @@ class Run:
         return RunRecord(
             canaries=self.canaries,
             settings=settings,
-            baseline=self.exposure.baseline,
+            baseline=self.exposure.baseline_estimates,
             history=self.exposure.history,
-            references=self.exposure.references,
+            references=self.exposure.scored_references,
             extractions=self.extraction.extractions,
             steps=steps,
         )

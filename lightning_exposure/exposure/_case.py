@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import Rounding, UniformSample, uniform_walks
+from lightning_exposure.walks import Progress, Rounding, UniformSample, uniform_walks
 
 AnyCase = TypeVar("AnyCase", bound="Case")
 
@@ -117,14 +117,14 @@ class TreeCase(Case):
         paths: Their tokens, one row each.
         precision: How many bits wide an interval may be; None: as narrow as it gets.
         memory: The limit for model states, in bytes.
-        progress: Called with the number of expansions of an exact count so far.
+        progress: Called during an exact count.
     """
 
     tree: SecretTree
     paths: NDArray[np.int32]
     precision: float | None
     memory: int
-    progress: Callable[[int], None] | None
+    progress: Progress | None
 
     @property
     def size(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from lightning_exposure.exposure.methods import METHODS, MethodName
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import DEFAULT_MEMORY, measure_rounding, score
+from lightning_exposure.walks import DEFAULT_MEMORY, Progress, measure_rounding, score
 
 _LARGEST_BITS = 500
 """Estimated ranks and their variances are floating-point numbers, and those end at 2^1024."""
@@ -33,7 +33,7 @@ def measure_exposure(
     precision: float | None = None,
     confidence: float = 0.95,
     memory: int = DEFAULT_MEMORY,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[ExposureEstimate]:
     """The exposure of one or many secrets of a format, in the order given.
 
@@ -52,7 +52,8 @@ def measure_exposure(
             `samples` and `budget` allow.
         confidence: Of the intervals.
         memory: The limit for model states, in bytes.
-        progress: Called with the number of expansions of the exact count so far.
+        progress: Called during an exact count with the expansions so far, the open nodes, and the bits of the cheapest
+            secret so far.
 
     Raises:
         SecretError: A text is not a secret of the format.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from lightning_exposure.extraction._attacks import ATTACKS, Found
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import SearchProgress, beam
+from lightning_exposure.walks import Progress, beam
 
 
 @ATTACKS.register("beam", priority=1)
-def beam_search(
-    tree: SecretTree, top_k: int, *, width: int = 100, memory: int, progress: SearchProgress | None
-) -> Found:
+def beam_search(tree: SecretTree, top_k: int, *, width: int = 100, memory: int, progress: Progress | None) -> Found:
     return beam(tree, top_k, width=width, memory=memory, progress=progress), None

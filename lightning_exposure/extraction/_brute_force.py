@@ -7,13 +7,13 @@ import math
 from lightning_exposure.errors import BudgetError
 from lightning_exposure.extraction._attacks import ATTACKS, Found
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import SearchProgress, SearchResult, enumerate_leaves
+from lightning_exposure.walks import Progress, SearchResult, enumerate_leaves
 from lightning_exposure.walks.best import BestLeaves
 
 
 @ATTACKS.register("brute_force", priority=2)
 def brute_force(
-    tree: SecretTree, top_k: int, *, budget: int | None = None, memory: int, progress: SearchProgress | None
+    tree: SecretTree, top_k: int, *, budget: int | None = None, memory: int, progress: Progress | None
 ) -> Found:
     """Every secret; what ended it early leaves no bound, for it goes depth-first."""
     best = BestLeaves(top_k)

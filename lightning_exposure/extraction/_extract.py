@@ -13,7 +13,7 @@ from lightning_exposure.extraction._result import CERTAIN, Candidate, Extraction
 from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import DEFAULT_MEMORY, SearchProgress
+from lightning_exposure.walks import DEFAULT_MEMORY, Progress
 
 
 @reads_prompt_once
@@ -24,7 +24,7 @@ def extract(
     *,
     known: str | None = None,
     memory: int = DEFAULT_MEMORY,
-    progress: SearchProgress | None = None,
+    progress: Progress | None = None,
     **settings: Any,
 ) -> Extraction:
     """Attack a model: find the secrets of a format that are most likely under it.

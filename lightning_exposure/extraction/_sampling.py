@@ -10,7 +10,7 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.extraction._attacks import ATTACKS, Found
 from lightning_exposure.tokenization.paths import PathFinder, path_keys
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import SearchProgress, SearchResult, model_walks
+from lightning_exposure.walks import Progress, SearchResult, model_walks
 from lightning_exposure.walks.best import BestLeaves
 
 _WALKS_AT_ONCE = 16_384
@@ -26,7 +26,7 @@ def sampling(
     seed: int = 0,
     target: str | None = None,
     memory: int,
-    progress: SearchProgress | None,
+    progress: Progress | None,
 ) -> Found:
     """The best of the different secrets that walks come to."""
     if samples < 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lightning_exposure.extraction._attacks import ATTACKS, Found
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import SearchProgress, best_first
+from lightning_exposure.walks import Progress, best_first
 
 
 @ATTACKS.register("shortest_path", priority=3)
@@ -17,7 +17,7 @@ def shortest_path(
     largest_batch: int = 4096,
     stop: str = "proof",
     memory: int,
-    progress: SearchProgress | None,
+    progress: Progress | None,
 ) -> Found:
     found = best_first(
         tree,

@@ -120,8 +120,8 @@ class SecretTree:
         model: A module that maps token ids `(batch, time)` to logits `(batch, time, vocabulary)`, with or without a
             recurrent state; or a `StepModel`, where no adapter fits by itself.
         format: What the secrets look like.
-        tokenizer: How the model was trained to read text: an object with `encode`, `decode` and `vocab_size`, or a
-            tokenizer of `transformers` or `tokenizers`.
+        tokenizer: How the model was trained to read text: an object with `encode`, `decode` and `vocab_size`, a
+            tokenizer of `transformers` or `tokenizers`, or the `Spelling` of the format where it was made before.
         context: For a model without a state: how many of the last tokens it is given; None: all.
         batch_size: The largest number of nodes the model reads at once.
         tried: What is known of models from other trees; a module that is in it is not tried again.
@@ -142,7 +142,7 @@ class SecretTree:
         self,
         model: nn.Module | StepModel,
         format: SecretFormat,
-        tokenizer: Tokenizer | Any,
+        tokenizer: Tokenizer | Spelling | Any,
         *,
         context: int | None = None,
         batch_size: int = 4096,
@@ -151,7 +151,7 @@ class SecretTree:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
         self.format = format
-        self.spelling = Spelling(format, tokenizer)
+        self.spelling = tokenizer if isinstance(tokenizer, Spelling) else Spelling(format, tokenizer)
         self.tokenizer = self.spelling.tokenizer
         self.automaton = self.spelling.automaton
         tried = TriedModels() if tried is None else tried

@@ -2,9 +2,10 @@
 
 from lightning_exposure.walks.batches import DEFAULT_MEMORY
 from lightning_exposure.walks.beam import beam
-from lightning_exposure.walks.best_first import SearchProgress, SearchResult, best_first
+from lightning_exposure.walks.best_first import SearchResult, best_first
 from lightning_exposure.walks.distinct import DistinctSampler, DistinctWalks, distinct_walks
 from lightning_exposure.walks.enumerate import Leaves, RankCounts, Ranks, count_ranks, enumerate_leaves
+from lightning_exposure.walks.progress import Progress
 from lightning_exposure.walks.rounding import Rounding, measure_rounding
 from lightning_exposure.walks.sample import ModelWalks, UniformSample, model_walks, uniform_walks
 from lightning_exposure.walks.score import Scores, score
@@ -16,11 +17,11 @@ __all__ = [
     "DistinctWalks",
     "Leaves",
     "ModelWalks",
+    "Progress",
     "RankCounts",
     "Ranks",
     "Rounding",
     "Scores",
-    "SearchProgress",
     "SearchResult",
     "UniformSample",
     "beam",

@@ -12,7 +12,8 @@ from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.best import BestLeaves
-from lightning_exposure.walks.best_first import SearchProgress, SearchResult
+from lightning_exposure.walks.best_first import SearchResult
+from lightning_exposure.walks.progress import Progress
 
 
 @reads_prompt_once
@@ -22,7 +23,7 @@ def beam(
     *,
     width: int = 100,
     memory: int = DEFAULT_MEMORY,
-    progress: SearchProgress | None = None,
+    progress: Progress | None = None,
 ) -> SearchResult:
     """The best secrets that a beam of `width` nodes per level comes to.
 

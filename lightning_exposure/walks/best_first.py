@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +22,7 @@ from lightning_exposure.walks._frontier import OPEN_NODE, Frontier, OpenNodes
 from lightning_exposure.walks._state_pool import StatePool
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.best import BestLeaves
-
-SearchProgress = Callable[[int, int, float], None]
-"""Called with expansions so far, open nodes, and the cost of the best secret so far (infinity if there is none)."""
+from lightning_exposure.walks.progress import Progress
 
 STOPS = ("proof", "paper")
 
@@ -63,7 +60,7 @@ def best_first(
     memory: int = DEFAULT_MEMORY,
     largest_batch: int = 4096,
     stop: str = "proof",
-    progress: SearchProgress | None = None,
+    progress: Progress | None = None,
 ) -> SearchResult:
     """The `top_k` cheapest secrets of a tree.
 

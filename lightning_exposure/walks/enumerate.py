@@ -7,7 +7,7 @@ The walk is depth-first in blocks: what is kept is one block of states per level
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,8 @@ from lightning_exposure.errors import ArgumentError, BudgetError, TokenizerError
 from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
+from lightning_exposure.walks.progress import Progress
 from lightning_exposure.walks.rounding import Rounding
-
-Progress = Callable[[int], None]
-"""Called with the number of expansions so far."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ def enumerate_leaves(
         bound: The largest cost, in bits; what is impossible is never among them.
         budget: The largest number of expansions; None: as many as it takes.
         memory: The limit for model states, in bytes.
-        progress: Called after each batch with the number of expansions so far.
+        progress: Called after each batch.
 
     Yields:
         Batches of leaves; the last one may be empty, so that its `expansions` is the total.
@@ -70,17 +68,18 @@ def enumerate_leaves(
         rows = rows_within(tree, memory, blocks=tree.automaton.depth + 2)
         children = tree.root(bound)
     stack: list[tuple[Children, NDArray[np.intp]]] = []
-    expansions, reached = 1, 0
+    expansions, reached, best = 1, 0, math.inf
     while True:
         complete = np.flatnonzero(children.leaf)
         reached += len(complete)
         complete = complete[np.isfinite(children.costs[complete])]
         yield Leaves(children.paths(complete), children.costs[complete], expansions)
-        if progress is not None:
-            progress(expansions)
+        best = float(children.costs[complete].min(initial=best))
         waiting = np.flatnonzero(children.open)
         if len(waiting):
             stack.append((children, waiting))
+        if progress is not None:
+            progress(expansions, sum(len(later) for _, later in stack), best)
         if not stack:
             if counts or reached > tree.size:
                 check_reached(tree, reached)
@@ -154,7 +153,7 @@ def count_ranks(
         rounding: Which costs can be told apart.
         budget: The largest number of expansions; None: as many as it takes.
         memory: The limit for model states, in bytes.
-        progress: Called with the number of expansions so far.
+        progress: Called after each batch.
     """
     counts = RankCounts(paths, costs, rounding)
     expansions, cut = 0, None

@@ -44,7 +44,7 @@ def main() -> None:
     run = trainer(folder, *callbacks, max_epochs=3, **options)
     if sys.argv[3] == "slow" and run.global_rank == 0:
         ticks = itertools.count(0.0, 100.0)
-        exposure._timer = lambda: next(ticks)
+        exposure._monitor.timer = lambda: next(ticks)
     model = Model()
     run.fit(model, loader(BOTH), loader(shuffle=False))
     assert not broken, "the measurement in the second process fails"

@@ -53,9 +53,9 @@ def test_the_score_is_by_how_many_bits_a_canary_became_cheaper(tmp_path: Path) -
     callback, model = AuditCallback(SOME, CHARS, delta=0.0), Model(16, lr=2e-2)
     exposure = ExposureCallback(SOME, CHARS, every_n_epochs=2, method="importance", samples=16)
     train(tmp_path, callback, exposure, canaries=SOME, model=model, max_epochs=2)
-    before = {name: estimate.log_perplexity for name, estimate in exposure.baseline.items()}
+    before = {name: estimate.log_perplexity for name, estimate in exposure.baseline_estimates.items()}
     after = {name: estimate.log_perplexity for name, estimate in exposure.history[-1].estimates.items()}
-    assert callback.baseline == pytest.approx(before, rel=1e-5)
+    assert callback.baseline_bits == pytest.approx(before, rel=1e-5)
     gains = {name: before[name] - after[name] for name in before}
     by_hand = audit(
         [gains[canary.id] for canary in SOME.inserted], [gains[canary.id] for canary in SOME.held_out], delta=0.0
@@ -74,7 +74,7 @@ def test_without_a_baseline_it_compares_with_other_secrets_of_the_format(tmp_pat
     both = CanarySet.draw([PINS, KEYS], repetitions=[1] * 60, seed=1, holdout=0.5)
     bare, compared = AuditCallback(both, CHARS, baseline=False), AuditCallback(both, CHARS, name="compared")
     train(tmp_path, bare, compared, canaries=both)
-    assert bare.baseline == {}
+    assert bare.baseline_bits == {}
     assert bare.result is not None
     assert compared.result is not None
     assert bare.result.auc > 0.9
@@ -96,7 +96,7 @@ def test_every_few_epochs_and_at_the_end(tmp_path: Path) -> None:
     with open(Path(logger.log_dir) / "metrics.csv") as file:
         rows = [row for row in csv.DictReader(file) if row.get("audit/auc")]
     steps = run.global_step // 5
-    assert [int(row["step"]) for row in rows] == [2 * steps - 1, 4 * steps - 1, 5 * steps]
+    assert [int(row["step"]) for row in rows] == [2 * steps, 4 * steps, 5 * steps]
     assert {f"audit/{name}" for name in METRICS} <= run.callback_metrics.keys()
 
 
@@ -108,7 +108,7 @@ def test_only_the_canaries_with_a_coin_take_part(tmp_path: Path) -> None:
     assert callback.canaries == SOME
     assert callback.records == 1
     train(tmp_path, callback, canaries=mixed, model=Model(8), max_epochs=1)
-    assert set(callback.baseline) == {canary.id for canary in SOME}
+    assert set(callback.baseline_bits) == {canary.id for canary in SOME}
 
 
 def test_two_side_by_side(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_under_either_lightning(name: str, tmp_path: Path) -> None:
     with pytest.warns(AuditWarning, match="cuts a running text into windows"):
         run.fit(model, text)
     assert callback.result is not None
-    assert set(callback.baseline) == {canary.id for canary in canaries}
+    assert set(callback.baseline_bits) == {canary.id for canary in canaries}
 
 
 # --- it changes nothing -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ def test_a_resumed_training_compares_with_the_model_before_it_began(tmp_path: Pa
     again = AuditCallback(SOME, CHARS, every_n_epochs=1)
     run = trainer(tmp_path, again, max_epochs=2)
     run.fit(Model(8), data(SOME), ckpt_path=keeping.last_model_path, weights_only=True)
-    assert again.baseline == first.baseline
+    assert again.baseline_bits == first.baseline_bits
     assert again.result != first.result
     other_coins = CanarySet(replace(canary, held_out=not canary.held_out) for canary in SOME)
     with pytest.raises(ArgumentError, match=r"other texts, or others held out.*Resume with the canaries"):
@@ -181,12 +181,12 @@ def test_a_state_survives_and_a_second_fit_begins_anew(tmp_path: Path) -> None:
     assert copy.state_dict() == callback.state_dict(), "before any training"
     train(tmp_path, callback, canaries=SOME, model=Model(8), max_epochs=1)
     copy.load_state_dict(callback.state_dict())
-    assert (copy.baseline, copy.result) == (callback.baseline, callback.result)
-    before = callback.baseline
+    assert (copy.baseline_bits, copy.result) == (callback.baseline_bits, callback.result)
+    before = callback.baseline_bits
     torch.manual_seed(7)
     trainer(tmp_path, callback, max_epochs=1).fit(Model(8), data(SOME))
-    assert callback.baseline.keys() == before.keys()
-    assert callback.baseline != before
+    assert callback.baseline_bits.keys() == before.keys()
+    assert callback.baseline_bits != before
 
 
 # --- what is refused ----------------------------------------------------------------------------------------

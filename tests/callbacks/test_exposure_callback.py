@@ -50,8 +50,8 @@ class TestWhatIsLogged:
         assert metrics["exposure_low/max"] == max(metrics[f"exposure_low/{canary.id}"] for canary in CANARIES)
         assert metrics["exposure/seconds"] > 0
         assert [measurement.epoch for measurement in callback.history] == [1, 2, 3, 4, 5, 6]
-        assert callback.history[-1].estimates[OFTEN].bits > callback.baseline[OFTEN].bits
-        gain = callback.history[-1].estimates[OFTEN].bits - callback.baseline[OFTEN].bits
+        assert callback.history[-1].estimates[OFTEN].bits > callback.baseline_estimates[OFTEN].bits
+        gain = callback.history[-1].estimates[OFTEN].bits - callback.baseline_estimates[OFTEN].bits
         assert metrics[f"exposure_gain/{OFTEN}"] == pytest.approx(gain, abs=1e-4)
         assert callback.history[-1].train_loss == pytest.approx(float(metrics["train_loss"]))
         assert (callback.history[-1].val_loss is not None) == validate
@@ -73,17 +73,31 @@ class TestWhatIsLogged:
             assert run.current_epoch < 8
             assert keeping.best_model_score is not None
 
-    def test_every_n_epochs(self, tmp_path: Path) -> None:
-        callback = ExposureCallback(CANARIES, CHARS, every_n_epochs=2)
-        fit(tmp_path, callback, max_epochs=5)
-        assert [measurement.epoch for measurement in callback.history] == [2, 4]
+    @pytest.mark.parametrize(("every_n_epochs", "epochs"), [(2, [2, 4, 5]), (5, [5]), (0, [5])])
+    @pytest.mark.parametrize("validate", [False, True])
+    def test_every_n_epochs_and_at_the_end(
+        self, tmp_path: Path, every_n_epochs: int, epochs: list[int], validate: bool
+    ) -> None:
+        callback = ExposureCallback(CANARIES, CHARS, every_n_epochs=every_n_epochs)
+        run = fit(tmp_path, callback, max_epochs=5, validate=validate)
+        assert [measurement.epoch for measurement in callback.history] == epochs
+        assert callback.history[-1].train_loss is not None
+        assert float(run.callback_metrics[f"exposure/{OFTEN}"]) == pytest.approx(
+            callback.history[-1].estimates[OFTEN].bits, abs=1e-4
+        )
+
+    def test_an_end_in_mid_epoch_is_measured_too(self, tmp_path: Path) -> None:
+        callback = ExposureCallback(CANARIES, CHARS, every_n_epochs=0)
+        run = fit(tmp_path, callback, max_epochs=-1, max_steps=5)
+        assert [measurement.step for measurement in callback.history] == [run.global_step] == [5]
 
     def test_every_n_steps_reaches_the_loggers_whatever_they_skip(self, tmp_path: Path) -> None:
         callback = ExposureCallback(CANARIES, CHARS, every_n_epochs=0, every_n_steps=4)
         logger = CSVLogger(tmp_path)
         run = fit(tmp_path, callback, max_epochs=1, logger=logger, log_every_n_steps=7)
         steps = [measurement.step for measurement in callback.history]
-        assert steps == [step for step in range(1, run.global_step + 1) if step % 4 == 0]
+        every_fourth = [step for step in range(1, run.global_step + 1) if step % 4 == 0]
+        assert steps == sorted({*every_fourth, run.global_step})
         logger.save()
         with open(Path(logger.log_dir) / "metrics.csv") as file:
             logged = [int(row["step"]) for row in csv.DictReader(file) if row.get("exposure/mean")]
@@ -98,7 +112,7 @@ class TestWhatIsLogged:
         callback = ExposureCallback(CANARIES, CHARS, baseline=False)
         fit(tmp_path, callback, validate=True, num_sanity_val_steps=2, max_epochs=1)
         assert len(callback.history) == 1
-        assert callback.baseline == {}
+        assert callback.baseline_estimates == {}
 
     def test_fast_dev_run_is_fast(self, tmp_path: Path) -> None:
         callback = ExposureCallback(CANARIES, CHARS, samples=100_000, budget=10**9)
@@ -163,7 +177,7 @@ class TestOftenMissed:
         callback = ExposureCallback(CANARIES, CHARS, every_n_epochs=2)
         run = fit(tmp_path, callback, stopping, validate=True, max_epochs=3, val_check_interval=4)
         assert run.current_epoch == 3
-        assert [measurement.epoch for measurement in callback.history] == [2]
+        assert [measurement.epoch for measurement in callback.history] == [2, 3]
 
     def test_steps_of_several_batches_are_measured_once(self, tmp_path: Path) -> None:
         callback = ExposureCallback(CANARIES, CHARS, every_n_steps=1)
@@ -189,7 +203,7 @@ class TestResuming:
         run.fit(Model(), loader(BOTH), ckpt_path=tmp_path / "last.ckpt", weights_only=True)
         assert [measurement.epoch for measurement in again.history] == [1, 2, 3, 4]
         assert again.history[:1] == first.history[:1]
-        assert again.baseline == first.baseline
+        assert again.baseline_estimates == first.baseline_estimates
 
     def test_the_state_works_before_setup(self) -> None:
         callback = ExposureCallback(CANARIES, CHARS)
@@ -361,6 +375,6 @@ def test_references_are_scored_when_the_fit_ends(tmp_path: Path) -> None:
         CanarySet.draw([PIN, SecretFormat("x #")], repetitions=[1], seed=0), CHARS, references=50
     )
     fit(tmp_path, callback, max_epochs=1)
-    assert len(callback.references[PIN.name].costs) == 50
-    assert callback.references[PIN.name].fit is not None
-    assert callback.references["x"].fit is None
+    assert len(callback.scored_references[PIN.name].costs) == 50
+    assert callback.scored_references[PIN.name].fit is not None
+    assert callback.scored_references["x"].fit is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lightning as L  # noqa: N812
 import pytest
 import torch
 
@@ -54,10 +55,23 @@ def test_without_a_proof_it_is_unknown(tmp_path: Path) -> None:
 
 def test_a_measurement_of_earlier_weights_does_not_count(tmp_path: Path) -> None:
     exposure = ExposureCallback(CANARIES, CHARS, method="exact", every_n_epochs=2)
-    attack = ExtractionCallback(CANARIES, CHARS, top_k=1, verbose=False)
-    fit(tmp_path, exposure, attack, epochs=3)
-    assert exposure.history[-1].epoch == 2
-    assert attack.estimates == {}
+    attack = ExtractionCallback(CANARIES, CHARS, top_k=1, every_n_epochs=1, verbose=False)
+    seen = []
+
+    class Look(L.Callback):
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            seen.append((len(exposure.history), dict(attack.estimates)))
+
+    fit(tmp_path, exposure, attack, Look(), epochs=4)
+    assert [measured for measured, _ in seen] == [0, 1, 1, 2]
+    assert [bool(estimates) for _, estimates in seen] == [False, True, False, True]
+
+
+def test_a_measurement_after_the_last_attack_still_counts(tmp_path: Path) -> None:
+    exposure = ExposureCallback(CANARIES, CHARS, method="exact", every_n_epochs=0)
+    attack = ExtractionCallback(CANARIES, CHARS, top_k=1, every_n_epochs=1, verbose=False)
+    fit(tmp_path, attack, exposure, epochs=2)  # the attack comes first in every epoch
+    assert attack.estimates == exposure.history[-1].estimates
 
 
 def test_other_canaries_of_the_other_callback_do_not_count(tmp_path: Path) -> None:

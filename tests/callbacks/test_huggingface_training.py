@@ -60,7 +60,7 @@ def test_exposure_rises_and_what_was_repeated_is_extracted(tmp_path: Path) -> No
     model = Finetuning(small_gpt2())
     run = fit(tmp_path, model, exposure, extraction, epochs=12)
     bits = [measurement.estimates[OFTEN.id].bits for measurement in exposure.history]
-    assert bits[-1] > exposure.baseline[OFTEN.id].bits + 3
+    assert bits[-1] > exposure.baseline_estimates[OFTEN.id].bits + 3
     assert bits[-1] == run.callback_metrics[f"exposure/{OFTEN.id}"] == pytest.approx(PIN.bits)
     found = extraction.extractions[PIN.name]
     assert found.candidates[0].text == OFTEN.text
@@ -96,7 +96,7 @@ def test_the_baseline_of_an_adapter_that_has_learned_nothing_yet_is_the_base_mod
     )
     fit(tmp_path, Finetuning(adapted), now, before, epochs=6)
     wanted = [estimate.bits for estimate in expected]
-    assert [estimate.bits for estimate in now.baseline.values()] == pytest.approx(wanted, abs=1e-6)
+    assert [estimate.bits for estimate in now.baseline_estimates.values()] == pytest.approx(wanted, abs=1e-6)
     # Long after, the base model inside is still what it was; the adapter has learned.
     assert [estimate.bits for estimate in before.history[-1].estimates.values()] == pytest.approx(wanted, abs=1e-6)
-    assert now.history[-1].estimates[OFTEN.id].bits > now.baseline[OFTEN.id].bits + 2
+    assert now.history[-1].estimates[OFTEN.id].bits > now.baseline_estimates[OFTEN.id].bits + 2

@@ -10,9 +10,9 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from lightning_exposure import Canary, CanarySet, ExposureCallback
-from lightning_exposure.callbacks._metrics import OTHERS, SUMMARIES, exposure_metrics
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate
+from lightning_exposure.measuring._metrics import OTHERS, SUMMARIES, exposure_metrics
 from lightning_exposure.report.record import Measurement
 from tests.callbacks.setups import BOTH, CANARIES, CHARS, PIN, Model, loader, trainer
 

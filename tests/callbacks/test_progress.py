@@ -93,7 +93,7 @@ def test_a_training_with_validation_and_a_baseline_under_any_bar(
     callbacks: list[L.Callback] = [bar, exposure, attack] if bar_first else [exposure, attack, bar]
     run = trainer(tmp_path, *callbacks, max_epochs=1, enable_progress_bar=True, num_sanity_val_steps=2)
     run.fit(Model(), loader(), loader(shuffle=False))
-    assert exposure.baseline
+    assert exposure.baseline_estimates
     assert exposure.history[-1].epoch == 1
     # The table of the attack is printed once, whichever of the two callbacks comes first when the training ends.
     printed = capsys.readouterr()

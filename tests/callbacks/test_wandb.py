@@ -98,7 +98,10 @@ def test_scalars_charts_and_tables_are_in_the_run_file(tmp_path: Path) -> None:
     newest = max(series, key=lambda table: len(table["data"]))
     assert len(newest["data"]) == len(BOTH) * 4  # before training, and after each of three epochs
     # A line goes through what is certain, the lower ends of the intervals.
-    lows = [exposure.baseline[often].low, *(measurement.estimates[often].low for measurement in exposure.history)]
+    lows = [
+        exposure.baseline_estimates[often].low,
+        *(measurement.estimates[often].low for measurement in exposure.history),
+    ]
     drawn = [row[2] for row in newest["data"] if row[1] == often]
     assert drawn == pytest.approx(lows, rel=1e-5)
     fits = tables(tmp_path, f"exposure/references_fit/{PIN.name}")

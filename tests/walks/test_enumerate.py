@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,7 +111,12 @@ def test_a_budget_that_does_not_suffice_is_an_error_with_the_remedy() -> None:
 
 
 def test_progress_is_told_how_far_the_walk_is() -> None:
-    seen: list[int] = []
-    last = list(enumerate_leaves(CASES[0].tree(batch_size=10), progress=seen.append))[-1]
-    assert seen == sorted(seen)
-    assert seen[-1] == last.expansions == 1 + 10 + 100
+    seen: list[tuple[int, int, float]] = []
+    batches = list(enumerate_leaves(CASES[0].tree(batch_size=10), progress=lambda *how_far: seen.append(how_far)))
+    expansions, open_nodes, best = zip(*seen, strict=True)
+    assert list(expansions) == sorted(expansions)
+    assert expansions[-1] == batches[-1].expansions == 1 + 10 + 100
+    assert open_nodes[0] == 10
+    assert open_nodes[-1] == 0
+    assert best[0] == math.inf
+    assert best[-1] == min(cost for batch in batches for cost in batch.costs)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lightning.pytorch import Trainer
 
-from lightning_exposure.callbacks._trees import say
+from lightning_exposure.callbacks._progress import say
 from lightning_exposure.privacy.steps.origin import Origin
 from lightning_exposure.privacy.steps.poisson import PoissonLoader
 

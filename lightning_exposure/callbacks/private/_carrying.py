@@ -20,8 +20,8 @@ from lightning_exposure.callbacks.private._batches import alike, batch_prints
 from lightning_exposure.callbacks.private._refusals import is_overridden
 from lightning_exposure.callbacks.private._seams import put
 from lightning_exposure.callbacks.private._twins import Twins
-from lightning_exposure.callbacks.quiet import quiet
 from lightning_exposure.errors import FitError, MixingError
+from lightning_exposure.measuring import quiet
 from lightning_exposure.privacy.steps.watching import STOPPED
 
 _HOOKS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from lightning_exposure._lightning import logged_in_training, logged_in_validation
-from lightning_exposure.callbacks._trees import say
+from lightning_exposure.callbacks._progress import say
 from lightning_exposure.callbacks.private._seams import put
 from lightning_exposure.errors import FitError
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from lightning_exposure._lightning import transferred
-from lightning_exposure.callbacks._trees import say
+from lightning_exposure.callbacks._progress import say
 from lightning_exposure.callbacks.private._refusals import is_overridden
 from lightning_exposure.callbacks.private._rerunning import loss_of, run_step, silenced, without_loggers
 from lightning_exposure.privacy.steps.poisson import Draw, PoissonLoader

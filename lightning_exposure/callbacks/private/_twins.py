@@ -16,7 +16,7 @@ from lightning_exposure.callbacks.private._batches import part_of
 from lightning_exposure.callbacks.private._refusals import is_overridden
 from lightning_exposure.callbacks.private._rerunning import loss_of, run_step, silence
 from lightning_exposure.callbacks.private._seams import unwrap
-from lightning_exposure.callbacks.quiet import quiet
+from lightning_exposure.measuring import quiet
 from lightning_exposure.privacy.steps.saved_state import HOOK, Outcome, contents, perturb, saved_values
 
 

@@ -16,9 +16,9 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger
 
 from lightning_exposure import ExposureCallback, SecretTree, measure_exposure
-from lightning_exposure.callbacks._pace import NEVER_CUT, Caps, Effort, Pace, caps_for, is_last
-from lightning_exposure.callbacks.quiet import quiet, training_clock
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.measuring import is_last, quiet, training_clock
+from lightning_exposure.measuring._pace import NEVER_CUT, Caps, Effort, Pace, caps_for
 from lightning_exposure.report.record import Measurement
 from tests.callbacks.setups import BOTH, CANARIES, CHARS, PIN, Model, loader, trainer
 
@@ -91,8 +91,7 @@ class TestTheDecision:
 
 
 KNOWN: dict[str, Any] = {
-    "epochs": 3, "max_epochs": 10, "steps": 30, "max_steps": -1, "every_n_epochs": 1, "every_n_steps": None,
-    "epoch_ended": True,
+    "epochs": 3, "max_epochs": 10, "steps": 30, "max_steps": -1, "epoch_ended": True,
 }  # fmt: skip
 
 
@@ -102,10 +101,7 @@ class TestTheLastOne:
         [
             ({}, False),
             ({"epochs": 10}, True),
-            ({"epochs": 8, "every_n_epochs": 4}, True),
-            ({"epochs": 4, "every_n_epochs": 4}, False),
-            ({"epochs": 8, "every_n_epochs": 4, "every_n_steps": 5}, False),
-            ({"epochs": 10, "every_n_epochs": 0, "every_n_steps": 5}, True),
+            ({"epochs": 9}, False),
             ({"epochs": 10, "epoch_ended": False}, False),
             ({"max_steps": 30}, True),
             ({"max_steps": 31}, False),
@@ -120,14 +116,12 @@ class TestTheLastOne:
 
 class TestClocks:
     def test_training_time_begins_again_with_every_measurement(self) -> None:
-        now = 100.0
-        pace = Pace(0.05, lambda: now)
-        pace.begin()
-        pace.done(Effort(80_000, 160.0))
-        now += 3200.0
-        assert not pace.caps(ASKED, [10], last=False).cut
-        pace.done(Effort(80_000, 160.0))
-        assert pace.caps(ASKED, [10], last=False).cut
+        pace = Pace(0.05)
+        pace.begin(100.0)
+        pace.done(Effort(80_000, 160.0), 100.0)
+        assert not pace.caps(ASKED, [10], 3300.0, last=False).cut
+        pace.done(Effort(80_000, 160.0), 3300.0)
+        assert pace.caps(ASKED, [10], 3300.0, last=False).cut
 
     def test_the_clock_of_the_training_stands_still_during_measurements(self) -> None:
         model = Model()
@@ -143,7 +137,7 @@ class TestClocks:
 def slowly(callback: ExposureCallback, seconds: float = 100.0) -> ExposureCallback:
     """Every measurement seems to take so many seconds."""
     ticks = itertools.count(0.0, seconds)
-    callback._timer = lambda: next(ticks)
+    callback._monitor.timer = lambda: next(ticks)
     return callback
 
 

@@ -46,7 +46,7 @@ def training_clock() -> float:
 
 
 @contextmanager
-def quiet(module: nn.Module) -> Iterator[None]:
+def quiet(model: nn.Module) -> Iterator[None]:
     """Whatever happens inside, afterwards modes, random states and grad mode are as they were.
 
     The walks draw from generators of their own and put the module in eval mode themselves. This guards against the
@@ -54,16 +54,16 @@ def quiet(module: nn.Module) -> Iterator[None]:
     writes on the module itself (a buffer, a hidden state kept as an attribute) is not undone.
 
     Args:
-        module: The module that is being trained.
+        model: The module that is being trained.
     """
-    modes = [(part, part.training) for part in module.modules()]
+    modes = [(part, part.training) for part in model.modules()]
     python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
     accelerators = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
     grad = torch.is_grad_enabled()
     _CLOCK.stop()
     try:
         with torch.no_grad():
-            module.eval()
+            model.eval()
             yield
     finally:
         for part, training in modes:

@@ -6,8 +6,11 @@ every `Measurement` records; while nothing is cut, no clock has a say in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+from lightning_exposure.errors import ArgumentError
 
 NEVER_CUT = 5.0
 """Seconds: a measurement that is expected to take no longer is never cut."""
@@ -113,68 +116,40 @@ def caps_for(
     return Caps(method, samples, budget, True, asked.expected) if lower else asked
 
 
-def is_last(
-    *,
-    epochs: int,
-    max_epochs: int | None,
-    steps: int,
-    max_steps: int,
-    every_n_epochs: int,
-    every_n_steps: int | None,
-    epoch_ended: bool,
-    stopping: bool = False,
-) -> bool:
-    """Whether a measurement is known to be the last one of a run.
-
-    Args:
-        epochs: How many epochs were finished, this one included.
-        max_epochs: After how many the training ends; None or -1: never.
-        steps: How many steps were taken.
-        max_steps: After how many the training ends; -1: never.
-        every_n_epochs: How often it is measured.
-        every_n_steps: How often besides.
-        epoch_ended: Whether this one is at the end of an epoch.
-        stopping: Whether somebody has asked the training to stop.
-
-    Example:
-        >>> often = {"max_epochs": 5, "steps": 9, "max_steps": -1, "every_n_steps": None, "epoch_ended": True}
-        >>> [is_last(epochs=n, every_n_epochs=2, **often) for n in (2, 4)]
-        [False, True]
-    """
-    if stopping or 0 < max_steps <= steps:
-        return True
-    if max_epochs is None or max_epochs < 0 or not epoch_ended:
-        return False
-    return epochs + (1 if every_n_steps else max(1, every_n_epochs)) > max_epochs
-
-
 class Pace:
     """Keeps the time between measurements, and what they took.
 
     Args:
         max_share: The largest share of the training time that a measurement may take; None: any.
-        clock: Seconds of training, from some moment on: a clock that stands still while something is measured.
     """
 
-    def __init__(self, max_share: float | None, clock: Callable[[], float]) -> None:
+    def __init__(self, max_share: float | None) -> None:
+        if max_share is not None and not 0 < max_share < math.inf:
+            raise ArgumentError(
+                f"max_share is {max_share!r}; expected a positive share of the training time, for example 0.05, or "
+                "None for no limit."
+            )
         self.max_share = max_share
         self.efforts: list[Effort] = []
-        self._clock = clock
-        self._since = clock()
+        self._since = 0.0
 
-    def begin(self, efforts: Sequence[Effort] = ()) -> None:
-        """Begin a training, perhaps after some measurements."""
+    def begin(self, now: float, efforts: Sequence[Effort] = ()) -> None:
+        """Begin a training run, perhaps after some measurements.
+
+        Args:
+            now: Seconds of training, from some moment on, by a clock that stands still during measurements.
+            efforts: What the measurements took that are there already.
+        """
         self.efforts = list(efforts)
-        self._since = self._clock()
+        self._since = now
 
-    def caps(self, asked: Caps, depths: Sequence[int], *, last: bool) -> Caps:
+    def caps(self, asked: Caps, depths: Sequence[int], now: float, *, last: bool) -> Caps:
         """What the next measurement may take."""
-        training_seconds = self._clock() - self._since
         return caps_for(
-            asked, depths, self.efforts, max_share=self.max_share, training_seconds=training_seconds, last=last
+            asked, depths, self.efforts, max_share=self.max_share, training_seconds=now - self._since, last=last
         )
 
-    def done(self, effort: Effort) -> None:
+    def done(self, effort: Effort, now: float) -> None:
         """A measurement has ended."""
         self.efforts.append(effort)
-        self._since = self._clock()
+        self._since = now

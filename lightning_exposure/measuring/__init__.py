@@ -1,0 +1,38 @@
+"""What is measured when, in which process, and what is logged: the orchestrator, which knows no Trainer.
+
+Whatever trains a model describes itself as `Surroundings` and calls `ExposureMonitor`, `CanaryAttack` and `CanaryAudit`
+at its own moments. The Lightning callbacks are one such caller, and `Alone` is enough for a loop written by hand.
+"""
+
+from lightning_exposure.measuring._choices import Algorithm, Method
+from lightning_exposure.measuring._quiet import quiet, training_clock
+from lightning_exposure.measuring.attack import CanaryAttack
+from lightning_exposure.measuring.audit import CanaryAudit, audited, other_canaries
+from lightning_exposure.measuring.exposure import ExposureMonitor
+from lightning_exposure.measuring.identity import Identity
+from lightning_exposure.measuring.schedule import Schedule, is_last
+from lightning_exposure.measuring.surroundings import Alone, Moment, Surroundings, Update
+from lightning_exposure.measuring.trees import CanaryTrees, ModelOf, SharedTrees, share_out
+
+__all__ = [
+    "Algorithm",
+    "Alone",
+    "CanaryAttack",
+    "CanaryAudit",
+    "CanaryTrees",
+    "ExposureMonitor",
+    "Identity",
+    "Method",
+    "ModelOf",
+    "Moment",
+    "Schedule",
+    "SharedTrees",
+    "Surroundings",
+    "Update",
+    "audited",
+    "is_last",
+    "other_canaries",
+    "quiet",
+    "share_out",
+    "training_clock",
+]

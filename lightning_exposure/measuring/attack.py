@@ -1,0 +1,182 @@
+"""`CanaryAttack`: one attack per format of the canaries, and what it says of each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from lightning_exposure.exposure import ExposureEstimate
+from lightning_exposure.extraction import Extraction, check_settings, extract
+from lightning_exposure.measuring._choices import Algorithm
+from lightning_exposure.measuring._quiet import quiet
+from lightning_exposure.measuring.schedule import Schedule
+from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update
+from lightning_exposure.measuring.trees import CanaryTrees
+from lightning_exposure.report.verdicts import Verdict, verdict_of
+from lightning_exposure.secrets import Canary
+from lightning_exposure.tree import SecretTree
+
+_LEAST: dict[str, dict[str, int]] = {
+    "shortest_path": {"budget": 100},
+    "brute_force": {"budget": 100},
+    "beam": {"width": 2},
+    "sampling": {"samples": 20},
+}
+"""What makes each attack as short as can be."""
+
+
+class CanaryAttack:
+    """Attacks a model while or after it trains, whatever trains it.
+
+    Call `begin` when the trees are built, `after_epoch` after each epoch, and `finish` when the training has ended.
+
+    Args:
+        trees: Of the canaries.
+        schedule: When to attack.
+        algorithm: As for `extract`.
+        top_k: How many candidates per format; None: as many as the format has canaries.
+        settings: Of the algorithm, as for `extract`.
+        name: The first part of the metrics' names.
+
+    Attributes:
+        extractions: The newest attack, by format name.
+        estimates: The exposures of the model that was attacked, by canary id, where they were measured.
+    """
+
+    def __init__(
+        self,
+        trees: CanaryTrees,
+        schedule: Schedule,
+        algorithm: Algorithm = "shortest_path",
+        *,
+        top_k: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        name: str = "extraction",
+    ) -> None:
+        self._settings = dict(settings or {})
+        check_settings(algorithm, {key: it for key, it in self._settings.items() if key not in ("known", "memory")})
+        self.trees = trees
+        self.schedule = schedule
+        self.algorithm = algorithm
+        self.name = name
+        self.extractions: dict[str, Extraction] = {}
+        self.estimates: dict[str, ExposureEstimate] = {}
+        self._top_k = top_k
+        self._now = self._settings  # for the run under way
+        self._attacked_at = -1
+
+    @property
+    def extracted(self) -> list[str]:
+        """The ids of the canaries among the candidates of the newest attack."""
+        return [key for key, verdict in self.verdicts.items() if verdict.order is not None]
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """How many guesses find each canary, by its id."""
+        return {
+            canary.id: verdict_of(
+                canary.text,
+                canary.format.size,
+                self.estimates.get(canary.id),
+                self.extractions.get(canary.format.name),
+            )
+            for canary in self.trees.canaries
+        }
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The numbers of the newest attack by their names."""
+        return {
+            f"{self.name}/extracted": float(len(self.extracted)),
+            f"{self.name}/expansions": float(sum(attack.expansions for attack in self.extractions.values())),
+        }
+
+    def begin(self, model: nn.Module, *, quick: bool = False) -> None:
+        """Rehearse: a setting out of range shows in the smallest attack, and not after the training.
+
+        Args:
+            model: The module that is being trained.
+            quick: Whether it is a trial run that should take no time.
+        """
+        least = _LEAST.get(self.algorithm, {})
+        self._attacked_at = -1
+        self._now = {**self._settings, **(least if quick else {})}
+        smaller = {
+            name: most
+            for name, most in least.items()
+            if self._settings.get(name) is None or self._settings[name] > most
+        }
+        top_k = 1 if self._top_k is None else self._top_k
+        with quiet(model):
+            for tree in self.trees.trees.values():
+                extract(tree, self.algorithm, top_k, **{**self._settings, **smaller})
+
+    def after_epoch(
+        self, model: nn.Module, around: Surroundings, moment: Moment, estimates: Mapping[str, ExposureEstimate]
+    ) -> dict[str, float] | None:
+        """Attack if the end of an epoch makes it due; at the end of the training that is left to `finish`.
+
+        Args:
+            model: The module that is being trained.
+            around: Where it runs.
+            moment: When.
+            estimates: Exposures of secrets in the very weights that are attacked, by text.
+
+        Returns:
+            What was logged; None if there was no attack.
+        """
+        if not self.schedule.after_epoch(moment.epoch, last=False):
+            return None
+        self._attack(model, around, moment, estimates)
+        around.log(self.metrics, moment.step)
+        return self.metrics
+
+    def finish(
+        self, model: nn.Module, around: Surroundings, moment: Moment, estimates: Mapping[str, ExposureEstimate]
+    ) -> dict[str, float]:
+        """Attack the weights that the training ended with, unless that was done; takes what `after_epoch` takes.
+
+        Returns:
+            What was logged.
+        """
+        is_new = self._attacked_at != moment.step
+        self._attack(model, around, moment, estimates)
+        if is_new:
+            around.log(self.metrics, moment.step)
+        return self.metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """The newest attack, as plain values."""
+        return {
+            "extractions": {name: attack.to_dict() for name, attack in self.extractions.items()},
+            "estimates": {key: estimate.to_dict() for key, estimate in self.estimates.items()},
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """What `state_dict` gave."""
+        self.extractions = {name: Extraction.from_dict(fields) for name, fields in state_dict["extractions"].items()}
+        self.estimates = {key: ExposureEstimate(**fields) for key, fields in state_dict.get("estimates", {}).items()}
+
+    def _attack(
+        self, model: nn.Module, around: Surroundings, moment: Moment, estimates: Mapping[str, ExposureEstimate]
+    ) -> None:
+        canaries = self.trees.canaries
+        # Somebody may have measured the same weights since they were attacked.
+        self.estimates = {canary.id: estimates[canary.text] for canary in canaries if canary.text in estimates}
+        if self._attacked_at == moment.step:
+            return
+        self._attacked_at = moment.step
+        with quiet(model), around.status(f"extraction: {self.algorithm}") as update:
+            found = self.trees.map(around, lambda tree, members: self._attack_format(tree, members, update))
+        self.extractions = {format.name: attack for format, attack in found.items()}
+
+    def _attack_format(self, tree: SecretTree, canaries: Sequence[Canary], update: Update) -> Extraction:
+        def progress(expansions: int, open_nodes: int, best: float) -> None:
+            found = "nothing yet" if best == math.inf else f"best {best:.1f} bits"
+            update(f"{expansions:,} expansions, {open_nodes:,} open, {found}")
+
+        top_k = len(canaries) if self._top_k is None else self._top_k
+        return extract(tree, self.algorithm, top_k, progress=progress, **self._now)

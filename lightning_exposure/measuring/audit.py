@@ -1,0 +1,209 @@
+"""`CanaryAudit`: what can be told from a model about which canaries it was trained on, and what that refutes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from lightning_exposure.errors import ArgumentError
+from lightning_exposure.exposure.intervals import check_confidence
+from lightning_exposure.measuring._quiet import quiet
+from lightning_exposure.measuring.identity import fingerprint
+from lightning_exposure.measuring.schedule import Schedule
+from lightning_exposure.measuring.surroundings import Moment, Surroundings
+from lightning_exposure.measuring.trees import CanaryTrees
+from lightning_exposure.privacy.audit.audit import AuditResult, audit
+from lightning_exposure.secrets import Canary, CanarySet
+from lightning_exposure.tree import SecretTree
+from lightning_exposure.walks import score, uniform_walks
+
+_REFERENCES = 256
+_METRICS = ("epsilon_lower", "auc", "accuracy", "tpr_at_1_percent_fpr", "privacy_loss")
+
+
+class CanaryAudit:
+    """Audits a model while or after it trains, whatever trains it.
+
+    Call `begin` when the trees are built, `take_baseline` before the first step, `after_epoch` after each epoch, and
+    `finish` when the training has ended.
+
+    Args:
+        trees: Of canaries that a fair coin was tossed for, as `audited` picks them.
+        schedule: When to audit.
+        confidence: Of the lower bound.
+        baseline: Whether to compare with the model before training. Otherwise with what the secrets of a format cost
+            on average.
+        name: The first part of the metrics' names.
+
+    Attributes:
+        result: The newest audit.
+        alarm: Whether it contradicts what was promised.
+        baseline: The log-perplexities before training, by canary id.
+    """
+
+    def __init__(
+        self,
+        trees: CanaryTrees,
+        schedule: Schedule,
+        *,
+        confidence: float = 0.95,
+        baseline: bool = True,
+        name: str = "audit",
+    ) -> None:
+        check_confidence(confidence)
+        self.trees = trees
+        self.schedule = schedule
+        self.confidence = confidence
+        self.name = name
+        self.result: AuditResult | None = None
+        self.alarm = False
+        self.baseline: dict[str, float] = {}
+        self._takes_baseline = baseline
+        self._restored = False
+        self._audited_at = -1
+
+    @property
+    def records(self) -> int:
+        """How many records of the training data the most repeated canary is."""
+        return max(canary.repetitions for canary in self.trees.canaries)
+
+    def begin(self) -> None:
+        """Forget an earlier run, unless a checkpoint has just brought it back."""
+        if not self._restored:
+            self.result, self.alarm, self.baseline = None, False, {}
+        self._restored, self._audited_at = False, -1
+
+    def take_baseline(self, model: nn.Module, around: Surroundings) -> None:
+        """What the canaries cost before training, unless it is known from before a resumption."""
+        if self._takes_baseline and not self.baseline:
+            self.baseline = self._bits(model, around, "canaries before training")
+
+    def is_due(self, moment: Moment) -> bool:
+        """Whether the end of an epoch makes it due; at the end of the training that is left to `run` itself."""
+        return self.schedule.after_epoch(moment.epoch, last=False)
+
+    def is_done(self, moment: Moment) -> bool:
+        """Whether these very weights were audited."""
+        return self._audited_at == moment.step
+
+    def run(
+        self, model: nn.Module, around: Surroundings, moment: Moment, *, delta: float, promised: float | None
+    ) -> dict[str, float]:
+        """Audit the model as it is.
+
+        Args:
+            model: The module that is being trained.
+            around: Where it runs.
+            moment: When.
+            delta: What the training is granted.
+            promised: The epsilon that the accountant claims; None: there is none.
+
+        Returns:
+            What was logged.
+        """
+        self._audited_at = moment.step
+        scores, canaries = self._scores(model, around), self.trees.canaries
+        self.result = audit(
+            [scores[canary.id] for canary in canaries if not canary.held_out],
+            [scores[canary.id] for canary in canaries if canary.held_out],
+            delta=delta,
+            confidence=self.confidence,
+            records=self.records,
+        )
+        metrics = {f"{self.name}/{name}": float(getattr(self.result, name)) for name in _METRICS}
+        self.alarm = promised is not None and self.result.epsilon_lower > promised
+        if promised is not None:
+            metrics[f"{self.name}/alarm"] = float(self.alarm)
+        around.log(metrics, moment.step)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """The baseline and the newest audit, as plain values."""
+        return {
+            "canaries": fingerprint(self.trees.canaries),
+            "baseline": dict(self.baseline),
+            "result": None if self.result is None else self.result.to_dict(),
+            "alarm": self.alarm,
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """What `state_dict` gave.
+
+        Raises:
+            ArgumentError: It is from a training run with other canaries, or with others held out.
+        """
+        if state_dict["canaries"] != fingerprint(self.trees.canaries):
+            raise other_canaries()
+        self._restored = True
+        result = state_dict["result"]
+        self.baseline = dict(state_dict["baseline"])
+        self.result = None if result is None else AuditResult.from_dict(result)
+        self.alarm = state_dict["alarm"]
+
+    def _scores(self, model: nn.Module, around: Surroundings) -> dict[str, float]:
+        """How much each canary speaks for having been in; computed without regard to whether it was."""
+        if self._takes_baseline:
+            now = self._bits(model, around, "audit")
+            return {name: self.baseline[name] - bits for name, bits in now.items()}
+        with quiet(model), around.status("audit"):
+            found = self.trees.map(around, _bits_below_average)
+        return {name: bits for part in found.values() for name, bits in part.items()}
+
+    def _bits(self, model: nn.Module, around: Surroundings, title: str) -> dict[str, float]:
+        with quiet(model), around.status(title):
+            found = self.trees.map(around, _bits_of)
+        return {name: bits for part in found.values() for name, bits in part.items()}
+
+
+def other_canaries() -> ArgumentError:
+    """What to raise when a run is resumed with other canaries than it began with."""
+    return ArgumentError(
+        "canaries: other texts, or others held out, than in the training that the checkpoint is from; what was "
+        "in once is in the model. Resume with the canaries that the training began with."
+    )
+
+
+def audited(canaries: CanarySet) -> CanarySet:
+    """The canaries that a coin was tossed for and that are in the training data if it says so.
+
+    Raises:
+        ArgumentError: There are none, the coins were not fair, or they all fell on one side.
+
+    Example:
+        >>> from lightning_exposure import SecretFormat
+        >>> mixed = CanarySet.draw(SecretFormat.pin(), repetitions=[0, 1, 1, 1], seed=0, holdout=0.5)
+        >>> [canary.id for canary in audited(mixed)]
+        ['pin-1x', 'pin-1x-2', 'pin-1x-3']
+    """
+    chosen = CanarySet(canary for canary in canaries if canary.holdout and canary.repetitions)
+    rates = sorted({canary.holdout for canary in chosen} - {0.5})
+    remedy = "draw them with CanarySet.draw(format, repetitions=[1] * 200, holdout=0.5)."
+    if not chosen:
+        raise ArgumentError(f"canaries: none of the {len(canaries)} was left to a coin; an audit needs that: {remedy}")
+    if rates:
+        raise ArgumentError(
+            f"canaries: held out with a probability of {', '.join(map(str, rates))}; the bound of an audit holds for "
+            f"fair coins only: {remedy}"
+        )
+    if not chosen.held_out or not chosen.inserted:
+        side = "held out" if not chosen.held_out else "inserted"
+        raise ArgumentError(f"canaries: none of the {len(chosen)} is {side}; an audit compares the two: {remedy}")
+    return chosen
+
+
+def _bits_of(tree: SecretTree, canaries: Sequence[Canary]) -> dict[str, float]:
+    costs = score(tree, [canary.text for canary in canaries]).costs.tolist()
+    return {canary.id: cost for canary, cost in zip(canaries, costs, strict=True)}
+
+
+def _bits_below_average(tree: SecretTree, canaries: Sequence[Canary]) -> dict[str, float]:
+    """By how much each is cheaper than other secrets of its format: so canaries of several formats can be compared."""
+    bits = _bits_of(tree, canaries)
+    texts = [canary.text for canary in canaries]
+    others = min(_REFERENCES, tree.size - len(texts))
+    costs = uniform_walks(tree, others, seed=0, exclude=texts).costs.tolist() if others > 0 else list(bits.values())
+    average = math.fsum(costs) / len(costs)
+    return {name: average - cost for name, cost in bits.items()}

@@ -1,0 +1,89 @@
+"""When something is measured: one meaning of `every_n_epochs` for every measurement, attack and audit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_exposure.errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Every few epochs, perhaps every few steps, and always when the training ends.
+
+    Attributes:
+        every_n_epochs: At the end of every so many epochs too; 0: only when the training ends.
+        every_n_steps: After every so many optimizer steps too; None: not.
+
+    Raises:
+        ArgumentError: One of them is out of range.
+
+    Example:
+        >>> [epoch for epoch in range(1, 6) if Schedule(2).after_epoch(epoch, last=epoch == 5)]
+        [2, 4, 5]
+        >>> [epoch for epoch in range(1, 6) if Schedule(0).after_epoch(epoch, last=epoch == 5)]
+        [5]
+    """
+
+    every_n_epochs: int = 0
+    every_n_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that say nothing."""
+        epochs, steps = self.every_n_epochs, self.every_n_steps
+        if not _is_whole(epochs) or epochs < 0:
+            raise ArgumentError(
+                f"every_n_epochs is {epochs!r}; expected a whole number, 0 for only at the end of the training."
+            )
+        if steps is not None and (not _is_whole(steps) or steps < 1):
+            raise ArgumentError(f"every_n_steps is {steps!r}; expected a whole number of at least 1, or None.")
+
+    def after_epoch(self, epoch: int, *, last: bool) -> bool:
+        """Whether it is due when so many epochs are finished.
+
+        Args:
+            epoch: How many.
+            last: Whether it is known that the training ends with this one.
+        """
+        return last or (self.every_n_epochs > 0 and epoch % self.every_n_epochs == 0)
+
+    def after_step(self, step: int, before: int) -> bool:
+        """Whether it is due after a step.
+
+        Args:
+            step: How many steps were taken. Several optimizers take several at once.
+            before: How many it were the last time.
+        """
+        return self.every_n_steps is not None and step // self.every_n_steps != before // self.every_n_steps
+
+
+def is_last(
+    *,
+    epochs: int,
+    max_epochs: int | None,
+    steps: int,
+    max_steps: int,
+    epoch_ended: bool,
+    stopping: bool = False,
+) -> bool:
+    """Whether a training run is known to end now.
+
+    Args:
+        epochs: How many epochs were finished, this one included.
+        max_epochs: After how many the training ends; None or -1: never.
+        steps: How many steps were taken.
+        max_steps: After how many the training ends; -1: never.
+        epoch_ended: Whether this is the end of an epoch.
+        stopping: Whether somebody has asked the training to stop.
+
+    Example:
+        >>> [is_last(epochs=n, max_epochs=5, steps=9, max_steps=-1, epoch_ended=True) for n in (4, 5)]
+        [False, True]
+    """
+    if stopping or 0 < max_steps <= steps:
+        return True
+    return epoch_ended and max_epochs is not None and 0 <= max_epochs <= epochs
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
