@@ -27,6 +27,7 @@ LAYERS = [
     "walks",
     "exposure",
     "extraction",
+    "leakage",
     "privacy",
     "report",
     "data",

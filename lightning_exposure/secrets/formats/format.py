@@ -209,6 +209,24 @@ class SecretFormat(NamedFormats):
             raise SecretError(f"{error}; give a text of the format {self.pattern!r}.") from None
         return _gather(text, owners, self._numbering.blanks)
 
+    def alternatives(self, text: str) -> list[frozenset[str]]:
+        """Return for each character of a secret those that its blank allows in its place, itself included.
+
+        Outside of blanks that is the character alone. In a word list they are what its words have at that place.
+
+        >>> sorted(SecretFormat("pin #").alternatives("pin 7")[4]) == list("0123456789")
+        True
+        """
+        self.fillings(text)  # a text that does not fit gets its error here
+        owners = self._reader.slots_of(text)
+        found, offset = [], 0
+        for position, (character, owner) in enumerate(zip(text, owners, strict=True)):
+            offset = offset + 1 if position and owners[position - 1] == owner else 0
+            slot = self._slots[owner]
+            same_place = (choice[offset : offset + 1] for choice in slot.choices) if slot.is_blank else ()
+            found.append(frozenset({character, *filter(None, same_place)}))
+        return found
+
     def sample(self, n: int, seed: Seed, exclude: Iterable[str] = ()) -> list[str]:
         """Draw `n` different secrets, uniformly and in random order.
 
