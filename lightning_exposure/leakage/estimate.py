@@ -100,13 +100,17 @@ class LeakEstimate:
         if queries is None:
             often = "it never leaks"
         else:
-            most = "no number is certain to do" if queries[1] is None else f"{queries[1]:,} at most"
-            often = f"samples for an even chance: {queries[0]:,} at least, {most}"
+            most = "no number is certain to do" if queries[1] is None else f"{_readable(queries[1])} at most"
+            often = f"samples for an even chance: {_readable(queries[0])} at least, {most}"
         return f"{self.secret!r}: leaks with probability [{self.low:.3g}, {self.high:.3g}] a sample; {often}"
 
     def to_dict(self) -> dict[str, object]:
         """All attributes, for JSON."""
         return asdict(self)
+
+
+def _readable(number: int) -> str:
+    return f"{number:,}" if number < 10**9 else f"10^{math.log10(number):.1f}"
 
 
 def _samples(chance: float, probability: float) -> int:

@@ -69,7 +69,7 @@ class SecretFormat(NamedFormats):
             **word_lists: The strings for each ``{...}`` in the pattern.
         """
         # First these two, for they may hold a word list that was meant for {name} or {checksum}.
-        _check_name(name)
+        check_name(name)
         _check_checksum(checksum)
         words = {key: check_words(key, word_lists[key]) for key in sorted(word_lists)}
         slots = parse(pattern, words)
@@ -127,6 +127,30 @@ class SecretFormat(NamedFormats):
         }
 
     @classmethod
+    def regex(cls, pattern: str, /, *, name: str | None = None) -> SecretFormat:
+        r"""All the texts that a regular expression matches as a whole, as long as they are finitely many.
+
+        What all of them begin with is the prompt. ``\d``, ``\w`` and ``\s`` stand for ASCII characters.
+
+        Args:
+            pattern: The expression.
+            name: A short name of ``a-z 0-9 . _ -``; without it, one is made from the prompt.
+
+        Raises:
+            FormatError: It matches infinitely many texts, none, or only one; or it is not regular: it looks ahead or
+                back, or refers to a group.
+
+        >>> password = SecretFormat.regex(r"password: [a-z0-9]{6,8}")
+        >>> password.size == 36**6 + 36**7 + 36**8
+        True
+        >>> password.render(0), password.prompt
+        ('password: 000000', 'password: ')
+        """
+        from lightning_exposure.secrets.formats.regex import RegexFormat  # it is a kind of this
+
+        return RegexFormat(pattern, name=name)
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any], /) -> SecretFormat:
         """Make the format that `to_dict` described.
 
@@ -136,6 +160,8 @@ class SecretFormat(NamedFormats):
         """
         if not isinstance(data, Mapping) or "pattern" not in data:
             raise FormatError(f"data={data!r}: expected a dictionary with a 'pattern', as made by to_dict().")
+        if data.get("kind") == "regex":
+            return cls.regex(data["pattern"], name=data.get("name"))
         unknown = sorted(map(str, data.keys() - {"pattern", "words", "checksum", "name"}))
         if unknown:
             raise FormatError(f"data: unknown keys {unknown}; expected pattern, words, checksum and name; remove them.")
@@ -301,7 +327,8 @@ def _gather(text: str, owners: Sequence[int], blanks: Sequence[int]) -> tuple[st
     return tuple("".join(pieces[place]) for place in blanks)
 
 
-def _check_name(name: object) -> None:
+def check_name(name: object) -> None:
+    """Refuse a name that cannot be a part of a metric's name."""
     if name is None:
         return
     if not isinstance(name, str):
