@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from lightning_exposure.data import CanaryDataModule
     from lightning_exposure.exposure import ExposureEstimate, measure_exposure
     from lightning_exposure.extraction import Candidate, Extraction, extract
+    from lightning_exposure.leakage import Decoder, LeakEstimate, leak_probability
     from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
     from lightning_exposure.tokenization import CharTokenizer, WordTokenizer
     from lightning_exposure.tree import SecretTree
@@ -30,15 +31,18 @@ __all__ = [
     "CanarySet",
     "Candidate",
     "CharTokenizer",
+    "Decoder",
     "DifferentialPrivacy",
     "ExposureCallback",
     "ExposureEstimate",
     "Extraction",
     "ExtractionCallback",
+    "LeakEstimate",
     "SecretFormat",
     "SecretTree",
     "WordTokenizer",
     "extract",
+    "leak_probability",
     "measure_exposure",
 ]
 
@@ -50,15 +54,18 @@ _HOMES = {
     "CanarySet": "secrets",
     "Candidate": "extraction",
     "CharTokenizer": "tokenization",
+    "Decoder": "leakage",
     "DifferentialPrivacy": "callbacks",
     "ExposureCallback": "callbacks",
     "ExposureEstimate": "exposure",
     "Extraction": "extraction",
     "ExtractionCallback": "callbacks",
+    "LeakEstimate": "leakage",
     "SecretFormat": "secrets",
     "SecretTree": "tree",
     "WordTokenizer": "tokenization",
     "extract": "extraction",
+    "leak_probability": "leakage",
     "measure_exposure": "exposure",
 }
 

@@ -31,6 +31,7 @@ LAYERS = [
     "walks",
     "exposure",
     "extraction",
+    "leakage",
     "privacy",
     "report",
     "measuring",

@@ -60,7 +60,7 @@ def verdict_table(verdicts: Mapping[str, Verdict]) -> str:
 
 
 def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows under their headings, in columns as wide as they need to be.
+    r"""Rows under their headings, in columns as wide as they need to be; a line break in a cell is shown as ``\n``.
 
     Example:
         >>> print(text_table(("id", "bits"), [("ssn-4x", "29.90")]))
@@ -68,6 +68,7 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         ------  -----
         ssn-4x  29.90
     """
+    rows = [[cell.replace("\n", "\\n") for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns))]
     lines = [columns, ["-" * width for width in widths], *rows]
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in lines)

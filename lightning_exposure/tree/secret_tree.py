@@ -234,12 +234,17 @@ class SecretTree:
         return self._children(state, logits, nodes.places, nodes.costs, paths, bound)
 
     @contextmanager
-    def reader(self) -> Iterator[PathReader]:
-        """What reads given paths and prices nothing else, for as long as the context lasts."""
+    def reader(self, root: Sequence[int] | None = None) -> Iterator[PathReader]:
+        """What reads given paths and prices nothing else, for as long as the context lasts.
+
+        Args:
+            root: The tokens to read first; None: those that every secret begins with.
+        """
         if self._trouble is not None:
             raise self._trouble
         with evaluating(self.model.module):
-            yield PathReader(self.model, self.prompt, self._checked)
+            prompt = self.prompt if root is None else Prompt(self.model, root)
+            yield PathReader(self.model, prompt, self._checked)
 
     def revive(self, paths: NDArray[np.int32], places: NDArray[np.int64], costs: NDArray[np.float64]) -> Nodes:
         """Nodes whose states were dropped to save memory: their tokens are read again from the root.

@@ -5,6 +5,7 @@ from lightning_exposure.walks.beam import beam
 from lightning_exposure.walks.best_first import SearchResult, best_first
 from lightning_exposure.walks.distinct import DistinctSampler, DistinctWalks, distinct_walks
 from lightning_exposure.walks.enumerate import Leaves, RankCounts, Ranks, count_ranks, enumerate_leaves
+from lightning_exposure.walks.heaviest_first import Mass, heaviest_first
 from lightning_exposure.walks.progress import Progress
 from lightning_exposure.walks.rounding import Rounding, measure_rounding
 from lightning_exposure.walks.sample import ModelWalks, UniformSample, model_walks, uniform_walks
@@ -16,6 +17,7 @@ __all__ = [
     "DistinctSampler",
     "DistinctWalks",
     "Leaves",
+    "Mass",
     "ModelWalks",
     "Progress",
     "RankCounts",
@@ -29,6 +31,7 @@ __all__ = [
     "count_ranks",
     "distinct_walks",
     "enumerate_leaves",
+    "heaviest_first",
     "log_weights",
     "measure_rounding",
     "model_walks",

@@ -96,7 +96,7 @@ class SecretFormat(metaclass=_WithNamedFormats):
             **word_lists: The strings for each ``{...}`` in the pattern.
         """
         # First these two, for they may hold a word list that was meant for {name} or {checksum}.
-        _check_name(name)
+        check_name(name)
         _check_checksum(checksum)
         words = {key: check_words(key, word_lists[key]) for key in sorted(word_lists)}
         slots = parse(pattern, words)
@@ -154,6 +154,30 @@ class SecretFormat(metaclass=_WithNamedFormats):
         }
 
     @classmethod
+    def regex(cls, pattern: str, /, *, name: str | None = None) -> SecretFormat:
+        r"""All the texts that a regular expression matches as a whole, as long as they are finitely many.
+
+        What all of them begin with is the prompt. ``\d``, ``\w`` and ``\s`` stand for ASCII characters.
+
+        Args:
+            pattern: The expression.
+            name: A short name of ``a-z 0-9 . _ -``; without it, one is made from the prompt.
+
+        Raises:
+            FormatError: It matches infinitely many texts, none, or only one; or it is not regular: it looks ahead or
+                back, or refers to a group.
+
+        >>> password = SecretFormat.regex(r"password: [a-z0-9]{6,8}")
+        >>> password.size == 36**6 + 36**7 + 36**8
+        True
+        >>> password.render(0), password.prompt
+        ('password: 000000', 'password: ')
+        """
+        from lightning_exposure.secrets.formats.regex import RegexFormat  # it is a kind of this
+
+        return RegexFormat(pattern, name=name)
+
+    @classmethod
     def from_dict(cls, data: Mapping[str, Any], /) -> SecretFormat:
         """Make the format that `to_dict` described.
 
@@ -164,6 +188,8 @@ class SecretFormat(metaclass=_WithNamedFormats):
         if not isinstance(data, Mapping) or "pattern" not in data:
             expected = "a dictionary with a 'pattern', as made by to_dict()"
             raise refusal("data", data, expected, error=FormatError)
+        if data.get("kind") == "regex":
+            return cls.regex(data["pattern"], name=data.get("name"))
         unknown = sorted(map(str, data.keys() - {"pattern", "words", "checksum", "name"}))
         if unknown:
             raise FormatError(f"data has the keys {unknown}; expected pattern, words, checksum and name. Remove them.")
@@ -232,6 +258,24 @@ class SecretFormat(metaclass=_WithNamedFormats):
         except SecretError as error:
             raise SecretError(f"{error}. Give a text of the format {self.pattern!r}.") from None
         return _gather(text, owners, self._numbering.blanks)
+
+    def alternatives(self, text: str) -> list[frozenset[str]]:
+        """Return for each character of a secret those that its blank allows in its place, itself included.
+
+        Outside of blanks that is the character alone. In a word list they are what its words have at that place.
+
+        >>> sorted(SecretFormat("pin #").alternatives("pin 7")[4]) == list("0123456789")
+        True
+        """
+        self.fillings(text)  # a text that does not fit gets its error here
+        owners = self._reader.slots_of(text)
+        found, offset = [], 0
+        for position, (character, owner) in enumerate(zip(text, owners, strict=True)):
+            offset = offset + 1 if position and owners[position - 1] == owner else 0
+            slot = self._slots[owner]
+            same_place = (choice[offset : offset + 1] for choice in slot.choices) if slot.is_blank else ()
+            found.append(frozenset({character, *filter(None, same_place)}))
+        return found
 
     def sample(self, n: int, seed: Seed, exclude: Iterable[str] = ()) -> list[str]:
         """Draw `n` different secrets, uniformly and in random order.
@@ -307,7 +351,8 @@ def _gather(text: str, owners: Sequence[int], blanks: Sequence[int]) -> tuple[st
     return tuple("".join(pieces[place]) for place in blanks)
 
 
-def _check_name(name: object) -> None:
+def check_name(name: object) -> None:
+    """Refuse a name that cannot be a part of a metric's name."""
     if name is None:
         return
     if not isinstance(name, str):

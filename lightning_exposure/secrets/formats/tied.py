@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from lightning_exposure._checks import refusal
 from lightning_exposure.errors import FormatError
 from lightning_exposure.secrets.formats.format import SecretFormat
+from lightning_exposure.secrets.formats.regex import RegexFormat, same_blank
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,9 @@ class TiedFormats:
             given = getattr(self, name)
             if not isinstance(given, SecretFormat):
                 raise refusal(name, given, "a SecretFormat", "Make one of the pattern.", error=FormatError)
+        if isinstance(self.source, RegexFormat) or isinstance(self.target, RegexFormat):
+            self._check_texts()
+            return
         ours, theirs = _choices(self.source), _choices(self.target)
         if ours != theirs:
             raise FormatError(
@@ -54,6 +58,17 @@ class TiedFormats:
             raise FormatError(
                 f"source has checksum={self.source.checksum!r} and target checksum={self.target.checksum!r}; expected "
                 "the same, so that both have the same secrets. Give both formats the checksum."
+            )
+
+    def _check_texts(self) -> None:
+        """A regular expression is one blank: the other format must have the same texts behind its prompt."""
+        # Word lists are not numbered alphabetically, as the texts of an expression are.
+        listed = bool(self.source.words or self.target.words)
+        if listed or not same_blank(self.source, self.target):
+            raise FormatError(
+                f"source={self.source.pattern!r} and target={self.target.pattern!r} differ in more than their prompts; "
+                "expected the same texts behind both, as the blank of a regular expression is filled as a whole. Write "
+                "the same expression behind each prompt."
             )
 
     @property

@@ -1,0 +1,81 @@
+"""What each token writes, and how a prompt is read when nothing stands behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightning_exposure.errors import TokenizerError
+from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer, TokenizerFile
+from lightning_exposure.tokenization.tokenizers import Tokenizer
+
+Pieces = list[bytes | None]
+"""What each token adds to a text, by token id; None for a token that is no part of a text."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt as an attacker gives it to a model.
+
+    Attributes:
+        tokens: What the model reads.
+        covered: How many of its characters they hold: a tokenizer may drop a space at the end, and the model writes it.
+        ahead: What stands before it in the tokens: a chat template.
+    """
+
+    tokens: list[int]
+    covered: int
+    ahead: str = ""
+
+
+def read_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
+    """Encode a prompt alone.
+
+    Raises:
+        TokenizerError: It cannot be spelt, or comes to no tokens at all.
+    """
+    if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.file is not None:
+        encoding = tokenizer.file.backend.encode(tokenizer.before + text, add_special_tokens=False)
+        tokens = [*tokenizer.lead, *encoding.ids]
+        covered = max((end for _, end in encoding.offsets), default=0) - len(tokenizer.before)
+        ahead = tokenizer.before
+    else:
+        tokens = list(tokenizer.encode(text))
+        written = tokenizer.decode(tokens) if tokens else ""
+        if not text.startswith(written):
+            raise TokenizerError(
+                f"the tokenizer spells the prompt {text!r} as {written!r}; expected the prompt or a beginning of it. "
+                "Use a prompt that the tokenizer does not change."
+            )
+        covered, ahead = len(written), ""
+    if not tokens:
+        raise TokenizerError(
+            f"the prompt {text!r} has no tokens; a model needs something to read before it writes. Begin the pattern "
+            "with the text that comes before the secret."
+        )
+    return Prompt(tokens, max(0, covered), ahead)
+
+
+def file_of(tokenizer: Tokenizer) -> TokenizerFile | None:
+    """What the tokenizer's file says, if it is known how its vocabulary writes text."""
+    file = tokenizer.file if isinstance(tokenizer, HuggingFaceTokenizer) else None
+    return file if file is not None and file.writing is not None else None
+
+
+def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
+    """What each token adds to a text.
+
+    Args:
+        tokenizer: The tokenizer.
+        vocab_size: How many tokens there are.
+        anchor: A token that a text may begin with: many tokenizers write the first token of a text differently.
+    """
+    file = file_of(tokenizer)
+    if file is not None:
+        return list(file.all_pieces)
+    before = tokenizer.decode([anchor])
+    pieces: Pieces = []
+    for token in range(vocab_size):
+        both = tokenizer.decode([anchor, token])
+        whole = both.startswith(before) and "\ufffd" not in both
+        pieces.append(both[len(before) :].encode() if whole else None)
+    return pieces
