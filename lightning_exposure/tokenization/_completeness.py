@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lightning_exposure.tokenization._text_samples import random_texts, texts_with
-from lightning_exposure.tokenization.graphs.characters import Texts
+from lightning_exposure.tokenization.graphs.texts import Texts
 from lightning_exposure.tokenization.protocol import HasAddedTokens, Tokenizer, capability
 
 LARGEST_LOOKED_UP = 100_000

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from lightning_exposure.secrets.formats.graph import steps_behind
-from lightning_exposure.tokenization.canonical.protocol import MakeRule
+from lightning_exposure.tokenization.canonical.rule import MakeRule
 from lightning_exposure.tokenization.graphs.bytes import ByteTexts
-from lightning_exposure.tokenization.graphs.characters import Texts
 from lightning_exposure.tokenization.graphs.pretoken_cuts import PretokenCuts, find_pretoken_cuts
+from lightning_exposure.tokenization.graphs.texts import Texts
 from lightning_exposure.tokenization.protocol import (
     HasAddedTokens,
     HasAlikeCharacters,

@@ -6,7 +6,7 @@ import random
 from collections.abc import Collection, Iterator, Sequence
 
 from lightning_exposure.secrets.formats.graph import all_paths, draw_path, only_way, paths_ahead
-from lightning_exposure.tokenization.graphs.characters import Stretch, Texts
+from lightning_exposure.tokenization.graphs.texts import Stretch, Texts
 
 
 def all_texts(texts: Texts) -> Iterator[str]:

@@ -10,8 +10,8 @@ from lightning_exposure.secrets.formats.graph import steps_behind
 from lightning_exposure.tokenization._spelling_rules import SpellingRules
 from lightning_exposure.tokenization._vocabulary import Trie, Vocabulary
 from lightning_exposure.tokenization.graphs.bytes import ByteTexts
-from lightning_exposure.tokenization.graphs.characters import fixed_part
 from lightning_exposure.tokenization.graphs.pretoken_cuts import CUT
+from lightning_exposure.tokenization.graphs.texts import fixed_part
 from lightning_exposure.tokenization.protocol import HasSpans, Tokenizer, capability, surroundings_of
 
 _NEAR = 64

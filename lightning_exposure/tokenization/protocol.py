@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar, runtime_checkab
 
 if TYPE_CHECKING:
     from lightning_exposure.tokenization._spelling_rules import SpellingRules
-    from lightning_exposure.tokenization.graphs.characters import Stretch, Texts
+    from lightning_exposure.tokenization.graphs.texts import Stretch, Texts
 
 Pieces = Sequence[bytes | None]
 """What each token adds to a text, by token id; None or nothing for a token that is no part of a text."""

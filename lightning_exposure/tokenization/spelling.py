@@ -21,8 +21,8 @@ from lightning_exposure.tokenization._spelling_rules import SpellingRules, spell
 from lightning_exposure.tokenization._text_samples import all_texts
 from lightning_exposure.tokenization._tree_start import TreeStart
 from lightning_exposure.tokenization._vocabulary import FittingTokens, Vocabulary
-from lightning_exposure.tokenization.canonical.protocol import FRESH, AnySpelling, CanonicalRule
-from lightning_exposure.tokenization.graphs.characters import Texts
+from lightning_exposure.tokenization.canonical.rule import FRESH, AnySpelling, CanonicalRule
+from lightning_exposure.tokenization.graphs.texts import Texts
 from lightning_exposure.tokenization.graphs.tokens import TokenAutomaton
 from lightning_exposure.tokenization.huggingface.tokenizer import as_tokenizer
 from lightning_exposure.tokenization.paths import as_rows, tokens_of
@@ -59,6 +59,7 @@ class Spelling:
         tokenizer: What spells them: an object with `encode`, `decode` and `vocab_size`, or one of Hugging Face's.
 
     Attributes:
+        format: What the secrets look like.
         tokenizer: The tokenizer; one of Hugging Face's is wrapped.
         root: The tokens that every secret begins with.
         known: The text that every secret begins with.
@@ -71,7 +72,7 @@ class Spelling:
     """
 
     def __init__(self, format: SecretFormat, tokenizer: Tokenizer | Any) -> None:
-        self._format = format
+        self.format = format
         self.tokenizer = as_tokenizer(tokenizer)
         self.known = format.prompt
         trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
@@ -114,7 +115,7 @@ class Spelling:
     @property
     def size(self) -> int:
         """How many secrets there are."""
-        return self._format.size if self.known == self._format.prompt else self._texts.count()
+        return self.format.size if self.known == self.format.prompt else self._texts.count()
 
     def paths(self, secrets: Sequence[str]) -> NDArray[np.int32]:
         """The tokens from the root to each secret, one row each, shorter ones filled up with -1.
@@ -126,7 +127,7 @@ class Spelling:
         quick = self._by_letters(secrets)
         if quick is not None:
             return quick
-        spelt = encode_all(self.tokenizer, secrets, self._format)
+        spelt = encode_all(self.tokenizer, secrets, self.format)
         rows = as_rows([tokens[len(self.root) :] for tokens in spelt])
         places = self.automaton.walk(rows)
         fits = np.array([tokens[: len(self.root)] == self.root for tokens in spelt], dtype=bool) & (places >= 0)
@@ -144,7 +145,7 @@ class Spelling:
         Raises:
             SecretError: None does; names the first character that does not fit.
         """
-        check_beginning(self._format, known)
+        check_beginning(self.format, known)
         if not (known.startswith(self.known) or self.known.startswith(known)):
             raise SecretError(f"known is {known!r}, but the tree holds only secrets that begin with {self.known!r}.")
         part = copy(self)
@@ -168,7 +169,7 @@ class Spelling:
     def canonical(self, paths: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether complete paths, one row each, are the way the tokenizer itself spells their texts."""
         rows = [tokens_of(row) for row in paths]
-        spelt = encode_all(self.tokenizer, [self.text(row) for row in rows], self._format)
+        spelt = encode_all(self.tokenizer, [self.text(row) for row in rows], self.format)
         return np.array([tokens == [*self.root, *row] for tokens, row in zip(spelt, rows, strict=True)], dtype=bool)
 
     # ---- building -----------------------------------------------------------------------------------------
@@ -200,7 +201,7 @@ class Spelling:
         self._lengths = np.array([len(piece or b"") for piece in self._pieces], dtype=np.int64)
         self._fitting = FittingTokens(as_bytes, Vocabulary(self._pieces, steps_behind(as_bytes, start.state)))
         self._largest_token = max(self._fitting.vocabulary.texts, default=0)
-        self._full_root = (self._ahead + self._format.prompt)[: start.position]
+        self._full_root = (self._ahead + self.format.prompt)[: start.position]
         self._build()
         spelt_by_tokenizer = self.paths(trials)
         self._letters = {} if self._texts.readings else letters_of(self._fitting.vocabulary)
@@ -239,7 +240,7 @@ class Spelling:
         if not all_can_be_looked_up(self._texts, self.size, counted=False):
             raise refusals[0]
         secrets = list(all_texts(self._texts.plain))
-        spelt = encode_all(self.tokenizer, secrets, self._format)
+        spelt = encode_all(self.tokenizer, secrets, self.format)
         if not all(has_added.holds_all_of(*pair) for pair in zip(secrets, spelt, strict=True)):
             raise refusals[0]
         try:
@@ -259,7 +260,7 @@ class Spelling:
         if self.automaton.paths is not None and self.automaton.paths < self.size:
             raise TokenizerError(
                 f"the tokenizer spells {self.automaton.paths:,} of the {self.size:,} secrets of "
-                f"{self._format.pattern!r}; for the others it lacks characters or words (an <unk>?). Use a format that "
+                f"{self.format.pattern!r}; for the others it lacks characters or words (an <unk>?). Use a format that "
                 "the tokenizer can spell."
             )
 
@@ -349,18 +350,18 @@ class Spelling:
     # ---- refusals -----------------------------------------------------------------------------------------
 
     def _refuse(self, text: str, tokens: list[int]) -> NoReturn:
-        self._format.index(text)  # a text that is no secret at all gets that error
+        self.format.index(text)  # a text that is no secret at all gets that error
         if not text.startswith(self.known):
             raise SecretError(f"the secret {text!r} does not begin with the known text {self.known!r}.")
         raise TokenizerError(
             f"the tokenizer spells {text!r} as {self.tokenizer.decode(tokens)!r} ({len(tokens)} tokens), which does "
-            f"not fit the format {self._format.pattern!r}. It lacks characters of the format (an <unk>?), or changes "
+            f"not fit the format {self.format.pattern!r}. It lacks characters of the format (an <unk>?), or changes "
             "the text (case, spaces). Use a format that the tokenizer can spell."
         )
 
     def _refuse_prompt(self) -> NoReturn:
         raise TokenizerError(
-            f"pattern {self._format.pattern!r} has the prompt {self._format.prompt!r}, in which no token is the same "
+            f"pattern {self.format.pattern!r} has the prompt {self.format.prompt!r}, in which no token is the same "
             "for all secrets; the model needs something to read before the first blank. Begin the pattern with the "
             "text that comes before the secret in the training data."
         )

@@ -18,12 +18,12 @@ from lightning_exposure.tokenization.canonical.bpe import MergeRule, MergeTable
 from lightning_exposure.tokenization.graphs import pretoken_cuts
 from lightning_exposure.tokenization.graphs import tokens as automata
 from lightning_exposure.tokenization.graphs.bytes import ByteTexts
-from lightning_exposure.tokenization.graphs.characters import Texts
 from lightning_exposure.tokenization.graphs.pretoken_cuts import CUT, MAYBE_CUT, NO_CUT, PretokenCuts
+from lightning_exposure.tokenization.graphs.texts import Texts
 from lightning_exposure.tokenization.graphs.tokens import TokenAutomaton
 from lightning_exposure.tokenization.huggingface._alike_characters import alike_characters
 from lightning_exposure.tokenization.huggingface._pieces import byte_alphabet
-from lightning_exposure.tokenization.huggingface._spelling_rules import cuts_of
+from lightning_exposure.tokenization.huggingface._rules_from_file import cuts_of
 from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer
 from lightning_exposure.tokenization.paths import as_rows, tokens_of
 from lightning_exposure.tokenization.spelling import Spelling

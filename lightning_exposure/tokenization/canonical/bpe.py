@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.tokenization._vocabulary import FittingTokens
-from lightning_exposure.tokenization.canonical.protocol import FRESH, Integers
+from lightning_exposure.tokenization.canonical.rule import FRESH, Integers
 
 _NEVER = 2**31
 _ENDS_PRETOKEN = -2

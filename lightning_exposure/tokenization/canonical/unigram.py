@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.tokenization._vocabulary import FittingTokens, Vocabulary
-from lightning_exposure.tokenization.canonical.protocol import FRESH, Integers
+from lightning_exposure.tokenization.canonical.rule import FRESH, Integers
 
 Floats = NDArray[np.float64]
 Competitors = tuple[tuple[int, float], ...]

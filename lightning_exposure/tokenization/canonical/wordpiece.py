@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from lightning_exposure.tokenization._vocabulary import FittingTokens, Trie
-from lightning_exposure.tokenization.canonical.protocol import FRESH, Integers
+from lightning_exposure.tokenization.canonical.rule import FRESH, Integers
 from lightning_exposure.tokenization.graphs.pretoken_cuts import CUT
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from lightning_exposure.errors import TokenizerError
-from lightning_exposure.tokenization.graphs.characters import Texts, behind_spaces
 from lightning_exposure.tokenization.graphs.pretoken_cuts import CUT, MAYBE_CUT, NO_CUT, PretokenCuts
+from lightning_exposure.tokenization.graphs.texts import Texts, behind_spaces
 
 WORD_MARK = 0xFF
 """Begins a word; no UTF-8 text has this byte."""

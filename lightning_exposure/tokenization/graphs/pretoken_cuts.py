@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from lightning_exposure.tokenization.graphs.characters import Texts, fixed_part
+from lightning_exposure.tokenization.graphs.texts import Texts, fixed_part
 from lightning_exposure.tokenization.protocol import HasCuts
 
 MAYBE_CUT, NO_CUT, CUT = 0, 1, 2

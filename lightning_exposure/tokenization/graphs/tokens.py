@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from lightning_exposure.secrets.formats.graph import PathsAhead, paths_ahead, reachable
 from lightning_exposure.tokenization._vocabulary import FittingTokens
-from lightning_exposure.tokenization.canonical.protocol import FRESH, AnySpelling, CanonicalRule, Integers
+from lightning_exposure.tokenization.canonical.rule import FRESH, AnySpelling, CanonicalRule, Integers
 
 Booleans = NDArray[np.bool_]
 Row = tuple[Integers, Integers]

@@ -19,7 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from lightning_exposure.errors import TokenizerError
-from lightning_exposure.tokenization.graphs.characters import Stretch, Texts, behind_spaces
+from lightning_exposure.tokenization.graphs.texts import Stretch, Texts, behind_spaces
 from lightning_exposure.tokenization.huggingface._tokenizer_json import Config, added_tokens, parts_of
 
 _FIRST_SIGN = 0x100000

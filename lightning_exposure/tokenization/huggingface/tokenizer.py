@@ -12,10 +12,10 @@ from typing import Any
 
 from lightning_exposure.errors import TokenizerError
 from lightning_exposure.tokenization._spelling_rules import SpellingRules
-from lightning_exposure.tokenization.graphs.characters import Stretch, Texts
+from lightning_exposure.tokenization.graphs.texts import Stretch, Texts
 from lightning_exposure.tokenization.huggingface._added_tokens import find_matches
 from lightning_exposure.tokenization.huggingface._alike_characters import alike_characters
-from lightning_exposure.tokenization.huggingface._spelling_rules import may_hold_added_tokens, rules_of
+from lightning_exposure.tokenization.huggingface._rules_from_file import may_hold_added_tokens, rules_of
 from lightning_exposure.tokenization.huggingface._swallowed_spaces import holds_all_of
 from lightning_exposure.tokenization.huggingface._tokenizer_file import PROBE, TokenizerFile, content_of, read_file
 from lightning_exposure.tokenization.protocol import (

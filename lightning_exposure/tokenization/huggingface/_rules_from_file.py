@@ -9,12 +9,12 @@ from lightning_exposure.errors import TokenizerError
 from lightning_exposure.secrets.formats.graph import steps_behind
 from lightning_exposure.tokenization._spelling_rules import SpellingRules
 from lightning_exposure.tokenization.canonical.bpe import MergeRule
-from lightning_exposure.tokenization.canonical.protocol import MakeRule
+from lightning_exposure.tokenization.canonical.rule import MakeRule
 from lightning_exposure.tokenization.canonical.unigram import SegmentationRule, scores_of
 from lightning_exposure.tokenization.canonical.wordpiece import LongestMatchRule
 from lightning_exposure.tokenization.graphs.bytes import WORD_MARK
-from lightning_exposure.tokenization.graphs.characters import Texts, fixed_part
 from lightning_exposure.tokenization.graphs.pretoken_cuts import PretokenCuts, find_pretoken_cuts
+from lightning_exposure.tokenization.graphs.texts import Texts, fixed_part
 from lightning_exposure.tokenization.huggingface._added_tokens import AddedToken, CutTexts, find_matches, fold, matters
 from lightning_exposure.tokenization.huggingface._alike_characters import alike_characters
 from lightning_exposure.tokenization.huggingface._pieces import fallback_of
