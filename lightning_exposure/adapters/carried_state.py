@@ -128,7 +128,8 @@ class RecurrentAdapter:
         for name, first, time_first in product(likely or named[:1], initial, (False, True)):
             try:
                 adapter = cls(model, state_argument=name, initial_state=first, time_first=time_first)
-                if difference_in_parts(adapter, adapter.at_once, _PROMPT, _PATHS) is None:
+                # The last logits alone: whether those before them see what comes is asked later, of all models alike.
+                if difference_in_parts(adapter, adapter.at_once, _PROMPT, _PATHS, last=1) is None:
                     return adapter
             except Exception:  # whatever a model of unknown making does when its state is of another kind
                 continue

@@ -9,10 +9,9 @@ import lightning_exposure.adapters.carried_state
 import lightning_exposure.adapters.huggingface.adapter
 import lightning_exposure.adapters.stateless  # noqa: F401
 from lightning_exposure.adapters._modules_as_found import BY_HAND
-from lightning_exposure.adapters._trial_texts import probe_of
 from lightning_exposure.adapters.protocol import StepModel
 from lightning_exposure.adapters.registry import ADAPTERS
-from lightning_exposure.adapters.trial import try_on
+from lightning_exposure.adapters.trial import probe_of, try_on
 from lightning_exposure.errors import ModelError
 from lightning_exposure.tokenization.spelling import Spelling
 

@@ -22,6 +22,7 @@ from lightning_exposure.walks._frontier import OPEN_NODE, Frontier, OpenNodes
 from lightning_exposure.walks._state_pool import StatePool
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.best import BestLeaves
+from lightning_exposure.walks.enumerate import check_budget
 from lightning_exposure.walks.progress import Progress
 
 STOPS = ("proof", "paper")
@@ -80,23 +81,16 @@ def best_first(
     for name, value in {"top_k": top_k, "largest_batch": largest_batch}.items():
         if value < 1:
             raise ArgumentError(f"{name} is {value!r}; expected at least 1.")
-    if budget is not None and budget < 1:
-        raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion, or None for no limit.")
+    check_budget(budget)
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     search = _Search(tree, top_k, memory, largest_batch)
     ended_by = "proof"
     try:
         search.begin()
         while search.frontier.cheapest() < search.best.limit:
-            if stop == "paper" and search.doubled:
-                ended_by = "paper"
-            elif budget is not None and search.expansions >= budget:
-                ended_by = "expansions"
-            elif time.monotonic() > deadline:
-                ended_by = "seconds"
-            elif search.bytes_without_states > memory:
-                ended_by = "memory"
-            if ended_by != "proof":
+            limit = search.limit_reached(stop, budget, deadline)
+            if limit is not None:
+                ended_by = limit
                 break
             search.expand_batch(math.inf if budget is None else budget - search.expansions)
             if progress is not None:
@@ -132,6 +126,16 @@ class _Search:
     def doubled(self) -> bool:
         """Whether as many batches have passed since the first leaf as had passed until it."""
         return 0 < 2 * self._first_leaf_batch <= self._batches
+
+    def limit_reached(self, stop: str, budget: int | None, deadline: float) -> str | None:
+        """What ends the search before a proof; None: nothing yet."""
+        if stop == "paper" and self.doubled:
+            return "paper"
+        if budget is not None and self.expansions >= budget:
+            return "expansions"
+        if time.monotonic() > deadline:
+            return "seconds"
+        return "memory" if self.bytes_without_states > self._memory else None
 
     def begin(self) -> None:
         """Read the prompt."""

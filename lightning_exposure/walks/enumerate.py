@@ -60,8 +60,7 @@ def enumerate_leaves(
         BudgetError: More than `budget` expansions are needed.
         TokenizerError: Without a bound, the walk came to more or fewer secrets than there are.
     """
-    if budget is not None and budget < 1:
-        raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion, or None for no limit.")
+    check_budget(budget)
     # If all of the tree is asked for it is counted, what is impossible included, though it is not handed on.
     counts = bound == math.inf
     with tree.prompt.kept():  # not while the generator waits: the caller may train on meanwhile
@@ -89,12 +88,26 @@ def enumerate_leaves(
         if len(later):
             stack.append((siblings, later))
         expansions += len(now)
-        if budget is not None and expansions > budget:
-            raise BudgetError(
-                f"budget is {budget:,} expansions, and the secrets that cost at most {bound:.2f} bits need more. "
-                "Raise the budget, or estimate with method='importance'."
-            )
+        _refuse_beyond(budget, expansions, bound)
         children = tree.expand(siblings.take(now), bound)
+
+
+def check_budget(budget: int | None) -> None:
+    """Refuse a number of expansions that no walk can work with.
+
+    Raises:
+        ArgumentError: It is below 1.
+    """
+    if budget is not None and budget < 1:
+        raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion, or None for no limit.")
+
+
+def _refuse_beyond(budget: int | None, expansions: int, bound: float) -> None:
+    if budget is not None and expansions > budget:
+        raise BudgetError(
+            f"budget is {budget:,} expansions, and the secrets that cost at most {bound:.2f} bits need more. "
+            "Raise the budget, or estimate with method='importance'."
+        )
 
 
 def check_reached(tree: SecretTree, reached: int) -> None:

@@ -148,3 +148,15 @@ class Logits(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.model(tokens, use_cache=False).logits
         return logits
+
+
+def read(adapter: Any, prompt: list[int], suffix: list[int]) -> tuple[Tensor, Any]:
+    logits, state = adapter.start(prompt)
+    for token in suffix:
+        logits, state = adapter.step(state, torch.tensor([token]))
+    return logits, state
+
+
+def full_pass(model: Any, tokens: list[int]) -> Tensor:
+    logits: Tensor = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
+    return logits

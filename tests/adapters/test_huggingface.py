@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lightning_exposure import SecretFormat, SecretTree
-from lightning_exposure.adapters import StatelessAdapter
 from lightning_exposure.adapters.huggingface.adapter import HuggingFaceAdapter
-from lightning_exposure.errors import ArgumentError, ModelError
+from lightning_exposure.errors import ModelError
 from lightning_exposure.walks import best_first, score
 from tests import oracle
-from tests.adapters.hf_models import CHARS, MODELS, Logits, build, gpt2, llama, mamba, mistral, phi3
+from tests.adapters.hf_models import CHARS, MODELS, Logits, build, full_pass, gpt2, llama, mamba, mistral, read
 
 PIN = SecretFormat("my pin is #-#")
 
@@ -75,18 +74,6 @@ def test_rows_of_different_depths_are_read_together_as_if_alone(name: str) -> No
         for row, (which, token) in enumerate(zip(order, [1, 2, 3], strict=True)):
             right = full_pass(model, [*prompt, *suffixes[which], token])
             torch.testing.assert_close(logits[row], right, rtol=0, atol=1e-4)
-
-
-def read(adapter: HuggingFaceAdapter, prompt: list[int], suffix: list[int]) -> tuple[Tensor, Any]:
-    logits, state = adapter.start(prompt)
-    for token in suffix:
-        logits, state = adapter.step(state, torch.tensor([token]))
-    return logits, state
-
-
-def full_pass(model: Any, tokens: list[int]) -> Tensor:
-    logits: Tensor = model(torch.tensor([tokens]), use_cache=False).logits[0, -1]
-    return logits
 
 
 class TestThePromptIsShared:
@@ -202,56 +189,6 @@ class TestNothingIsLeftBehind:
         assert run.stdout.strip() == "False"
 
 
-class HiddenWindow(nn.Module):
-    """An attention layer that sees only its last ten tokens, which no config says."""
-
-    def __init__(self, attention: nn.Module) -> None:
-        super().__init__()
-        self.attention = attention
-
-    def forward(self, hidden_states: Tensor, *arguments: Any, attention_mask: Any = None, **options: Any) -> Any:
-        time = hidden_states.shape[1]
-        if time > 10:
-            back = torch.arange(time)[:, None] - torch.arange(time)
-            mask = torch.where((back < 0) | (back >= 10), float("-inf"), 0.0)[None, None]
-            return self.attention(hidden_states, *arguments, attention_mask=mask, **options)
-        return self.attention(hidden_states, *arguments, attention_mask=attention_mask, **options)
-
-
-class TestWhatCannotBeReadInParts:
-    def test_a_model_that_reads_a_long_prompt_differently_is_noticed_when_one_comes(self) -> None:
-        model = gpt2()
-        for block in model.transformer.h:
-            block.attn = HiddenWindow(block.attn)
-        adapter = HuggingFaceAdapter(model)
-        assert adapter.way == "attention"  # five tokens show nothing of it
-        prompt = [i % 7 for i in range(14)]
-        with torch.no_grad():
-            logits, state = read(adapter, prompt, [3, 4])
-            right = full_pass(model, [*prompt, 3, 4])
-        assert adapter.way == "recompute"
-        assert adapter.why is not None
-        assert "14 + 3 tokens read in parts give other logits" in adapter.why
-        torch.testing.assert_close(logits[0], right, rtol=0, atol=1e-5)
-        assert state.ids.tolist() == [[*prompt, 3, 4]]
-
-    def test_a_way_that_does_not_work_is_refused_if_asked_for(self) -> None:
-        with pytest.raises(ModelError, match=r"cannot be read.*takes no past_key_values.*Leave way out"):
-            HuggingFaceAdapter(mamba(), way="attention")
-        with pytest.raises(ArgumentError, match="way is 'fast'; expected one of 'attention', 'cache'"):
-            HuggingFaceAdapter(gpt2(), way="fast")
-
-    def test_a_model_that_cannot_read_at_all_is_refused_before_anything_is_walked(self) -> None:
-        model = gpt2()
-        model.transformer.h[0].register_forward_pre_hook(lambda *_: 1 / 0)
-        with pytest.raises(ModelError, match="failed on one token alone: ZeroDivisionError"):
-            HuggingFaceAdapter(model)
-
-    def test_other_modules_are_refused(self) -> None:
-        with pytest.raises(ModelError, match="model is Linear; expected a Hugging Face model"):
-            HuggingFaceAdapter(nn.Linear(2, 2))
-
-
 class TestTheEndOfTheModel:
     @pytest.mark.parametrize("way", ["attention", "cache", "recompute"])
     def test_tokens_beyond_the_last_position_are_refused(self, way: str) -> None:
@@ -290,160 +227,6 @@ def test_weights_in_half_precision_are_read_in_it_and_scored_in_float32(make: An
     assert len({round(cost * 2**20) for cost in costs}) == 20  # sums of half-precision numbers would collide
 
 
-class TestFindingTheModel:
-    """A module around a language model, as people write them."""
-
-    def holder(self, forward: Any, **parts: nn.Module) -> nn.Module:
-        class Holder(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                for name, part in parts.items():
-                    self.add_module(name, part)
-
-        if forward is not None:
-            Holder.forward = forward  # type: ignore[method-assign]
-        return Holder()
-
-    @pytest.mark.parametrize(
-        "forward",
-        [
-            None,
-            lambda self, batch: self.lm(**batch).loss,
-            lambda self, input_ids, labels: self.lm(input_ids, labels=labels).loss,
-            lambda self, tokens: self.lm(tokens, labels=tokens).loss,
-            lambda self, tokens: self.lm(tokens),
-            lambda self, tokens: self.lm(tokens).logits,
-        ],
-        ids=["no forward", "a batch", "labels", "loss", "output", "logits"],
-    )
-    def test_it_is_found_in_an_attribute_whatever_forward_does(self, forward: Any) -> None:
-        lm = gpt2()
-        tree = SecretTree(self.holder(forward, lm=lm, other=nn.Linear(2, 2)), PIN, CHARS)
-        assert isinstance(tree.model, HuggingFaceAdapter)
-        assert tree.model.module is lm
-
-    def test_a_forward_that_gives_other_logits_is_what_counts(self) -> None:
-        module = self.holder(lambda self, tokens: self.lm(tokens).logits / 2.0, lm=gpt2())
-        tree = SecretTree(module, PIN, CHARS)
-        assert isinstance(tree.model, StatelessAdapter)
-        assert tree.model.module is module
-
-    def test_a_headless_model_with_a_head_of_ones_own_is_a_module_like_any_other(self) -> None:
-        def forward(self: Any, tokens: Tensor) -> Tensor:
-            logits: Tensor = self.head(self.body(tokens).last_hidden_state)
-            return logits
-
-        module = self.holder(forward, body=gpt2().transformer, head=nn.Linear(16, CHARS.vocab_size))
-        assert isinstance(SecretTree(module, PIN, CHARS).model, StatelessAdapter)
-
-    def test_a_headless_model_beside_it_is_no_candidate(self) -> None:
-        lm = gpt2()
-        assert SecretTree(self.holder(None, embedder=llama().model, lm=lm), PIN, CHARS).model.module is lm
-
-    def test_several_models_are_named_with_the_remedy(self) -> None:
-        module = self.holder(None, student=gpt2(), teacher=llama())
-        with pytest.raises(
-            ModelError,
-            match=r"2 language models, student \(GPT2LMHeadModel\), teacher.*model=lambda module: module.student",
-        ):
-            SecretTree(module, PIN, CHARS)
-
-    def test_of_several_models_the_one_that_forward_uses_is_taken(self) -> None:
-        module = self.holder(lambda self, tokens: self.student(tokens).logits, teacher=gpt2(1), student=gpt2(2))
-        adapter = SecretTree(module, PIN, CHARS).model
-        assert isinstance(adapter, HuggingFaceAdapter)
-        assert adapter.module is module.student
-
-    def test_a_context_is_for_the_model_that_is_found(self) -> None:
-        lm = gpt2()
-        adapter = SecretTree(self.holder(None, lm=lm), PIN, CHARS, context=4).model
-        assert isinstance(adapter, StatelessAdapter)
-        assert adapter.module is lm
-
-    @pytest.mark.parametrize("held", [False, True])
-    def test_an_encoder_decoder_needs_a_source(self, held: bool) -> None:
-        from transformers import T5Config, T5ForConditionalGeneration
-
-        t5 = T5ForConditionalGeneration(
-            T5Config(vocab_size=CHARS.vocab_size, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
-        )
-        with pytest.raises(ModelError, match=r"encoder-decoder.*Seq2SeqAdapter\(model, source\)"):
-            SecretTree(self.holder(None, t5=t5) if held else t5, PIN, CHARS)
-
-
-class TestPeft:
-    @pytest.fixture
-    def models(self) -> tuple[Any, Any]:
-        """A base model, and the same with an adapter that has an effect."""
-        from peft import LoraConfig, get_peft_model
-
-        base = gpt2()
-        adapted = get_peft_model(gpt2(), LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True))
-        with torch.no_grad():
-            for name, parameter in adapted.named_parameters():
-                if "lora_" in name:
-                    parameter.copy_(torch.linspace(-0.5, 0.8, parameter.numel()).view(parameter.shape))
-        return base, adapted
-
-    def test_adapters_are_on(self, models: tuple[Any, Any]) -> None:
-        base, adapted = models
-        expected = oracle.costs(Logits(adapted.eval()), PIN, CHARS)
-        tree = SecretTree(adapted.train(), PIN, CHARS)
-        assert tree.model.way == "attention"  # type: ignore[attr-defined]
-        given = score(tree, list(expected)).costs
-        np.testing.assert_allclose(given, list(expected.values()), rtol=0, atol=1e-4)
-        assert np.abs(given - score(SecretTree(base, PIN, CHARS), list(expected)).costs).max() > 0.1
-
-    def test_switched_off_it_is_the_base_model_and_nothing_is_left_behind(self, models: tuple[Any, Any]) -> None:
-        base, adapted = models
-        frozen = next(p for name, p in adapted.named_parameters() if "lora_A" in name)
-        frozen.requires_grad_(False)
-        asked = [p.requires_grad for p in adapted.parameters()]
-        secrets = PIN.sample(20, seed=0)
-        off = score(SecretTree(HuggingFaceAdapter(adapted, adapters=False), PIN, CHARS), secrets).costs
-        np.testing.assert_allclose(off, score(SecretTree(base, PIN, CHARS), secrets).costs, rtol=0, atol=1e-5)
-        assert [p.requires_grad for p in adapted.parameters()] == asked
-        on = score(SecretTree(adapted, PIN, CHARS), secrets).costs
-        assert np.abs(on - off).max() > 0.1
-
-    def test_adapters_that_are_tokens_before_the_text_are_read_again_each_time(self) -> None:
-        from peft import PromptTuningConfig, get_peft_model
-
-        adapted = get_peft_model(gpt2(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)).eval()
-        tree = SecretTree(adapted, PIN, CHARS)
-        assert tree.model.way == "recompute"  # type: ignore[attr-defined]
-
-        class WithoutVirtualTokens(Logits):
-            def forward(self, tokens: Tensor) -> Tensor:
-                return super().forward(tokens)[:, 3:]
-
-        expected = oracle.costs(WithoutVirtualTokens(adapted), PIN, CHARS)
-        np.testing.assert_allclose(score(tree, list(expected)).costs, list(expected.values()), rtol=0, atol=1e-4)
-        attributes = set(vars(adapted))
-        off = score(SecretTree(HuggingFaceAdapter(adapted, adapters=False), PIN, CHARS), list(expected)).costs
-        np.testing.assert_allclose(off, score(SecretTree(gpt2(), PIN, CHARS), list(expected)).costs, atol=1e-5)
-        assert set(vars(adapted)) == attributes
-
-    def test_it_is_found_in_an_attribute_also_beside_its_own_base(self, models: tuple[Any, Any]) -> None:
-        _, adapted = models
-
-        class Holder(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.base = adapted.get_base_model()
-                self.lm = adapted
-
-        assert SecretTree(Holder(), PIN, CHARS).model.module is adapted
-
-    def test_what_cannot_be_switched_off_is_refused(self, models: tuple[Any, Any]) -> None:
-        base, adapted = models
-        with pytest.raises(ArgumentError, match="adapters is False, and GPT2LMHeadModel is no PEFT model"):
-            HuggingFaceAdapter(base, adapters=False)
-        adapted.merge_adapter()
-        with pytest.raises(ModelError, match="merged into its weights"):
-            HuggingFaceAdapter(adapted, adapters=False)
-
-
 def test_a_model_loaded_from_a_directory_is_read_like_any_other(tmp_path: Any) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -474,52 +257,3 @@ def test_no_global_random_state_is_touched() -> None:
     before = torch.get_rng_state()
     score(SecretTree(model, PIN, CHARS), ["my pin is 1-3"])
     assert torch.equal(before, torch.get_rng_state())
-
-
-class TestTheTrialReachesTheLongestSecret:
-    """What a model does may change with the length of a text, beyond what the prompt and a few more tokens show."""
-
-    LONG = SecretFormat("my pin is ####-####")  # 10 tokens and 9 more
-
-    def test_longrope_across_its_limit_is_read_as_its_own_generation_does(self) -> None:
-        model = phi3(original=16)
-        tree = SecretTree(model, self.LONG, CHARS)
-        assert tree.model.way == "recompute"  # type: ignore[attr-defined]
-        assert "10 + 8 tokens read in parts give other logits" in str(tree.model.why)  # type: ignore[attr-defined]
-        secrets = self.LONG.sample(5, seed=0)
-        right = [oracle.cost(Logits(model), CHARS.encode(text), 10, context=1000) for text in secrets]
-        np.testing.assert_allclose(score(tree, secrets).costs, right, rtol=0, atol=1e-4)
-
-    @pytest.mark.parametrize("original", [9, 32])
-    def test_longrope_that_is_not_crossed_within_a_secret_is_read_fast(self, original: int) -> None:
-        model = phi3(original=original)
-        tree = SecretTree(model, self.LONG, CHARS)
-        assert tree.model.way == "attention"  # type: ignore[attr-defined]
-        secrets = self.LONG.sample(5, seed=0)
-        right = [oracle.cost(Logits(model), CHARS.encode(text), 10) for text in secrets]
-        np.testing.assert_allclose(score(tree, secrets).costs, right, rtol=0, atol=1e-4)
-
-    @pytest.mark.parametrize("way", ["attention", "cache"])
-    def test_a_way_that_was_asked_for_and_is_wrong_there_is_refused(self, way: str) -> None:
-        tree = SecretTree(HuggingFaceAdapter(phi3(original=16), way=way), self.LONG, CHARS)
-        with pytest.raises(ModelError, match=rf"way that was asked for: {way}: 10 \+ 8 tokens.*Leave way out"):
-            score(tree, ["my pin is 1234-5678"])
-
-    def test_a_window_that_no_config_names_is_noticed_behind_a_short_prompt(self) -> None:
-        model = gpt2()
-        for block in model.transformer.h:
-            block.attn = HiddenWindow(block.attn)
-        format = SecretFormat("pin ####-####")  # the window of ten tokens is left near the end
-        tree = SecretTree(model, format, CHARS)
-        assert tree.model.way == "recompute"  # type: ignore[attr-defined]
-        assert SecretTree(model, SecretFormat("pin ###"), CHARS).model.way == "attention"  # type: ignore[attr-defined]
-        secrets = format.sample(5, seed=0)
-        right = [oracle.cost(Logits(model), CHARS.encode(text), 4) for text in secrets]
-        np.testing.assert_allclose(score(tree, secrets).costs, right, rtol=0, atol=1e-4)
-
-    @pytest.mark.parametrize("make", [gpt2, llama])
-    def test_secrets_up_to_the_last_position_are_tried_and_read(self, make: Any) -> None:
-        model = make(max_position_embeddings=18)
-        tree = SecretTree(model, self.LONG, CHARS)  # 19 tokens, of which the last is not read
-        assert tree.model.way == "attention"  # type: ignore[attr-defined]
-        assert score(tree, ["my pin is 1234-5678"]).costs[0] > 0

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.adapters._transformers import tensors_in_cache
-from lightning_exposure.adapters.huggingface.pretrained import PretrainedCall
+from lightning_exposure.adapters.huggingface._pretrained import PretrainedCall
 from lightning_exposure.adapters.protocol import device_of
 from lightning_exposure.adapters.states import batch_dimensions, bytes_of, concatenate, select_rows
 from lightning_exposure.errors import ModelError

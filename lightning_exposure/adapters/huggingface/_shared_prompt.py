@@ -13,7 +13,7 @@ from lightning_exposure.adapters._key_values import KeysAndValues, RowKeyValues
 from lightning_exposure.adapters._prompt_sharing import Continuing, Recording, SharesPrompt
 from lightning_exposure.adapters._transformers import new_cache
 from lightning_exposure.adapters.huggingface._attention import attending_with, attention_configs, hidden_keys
-from lightning_exposure.adapters.huggingface.pretrained import PretrainedCall
+from lightning_exposure.adapters.huggingface._pretrained import PretrainedCall
 from lightning_exposure.errors import ModelError
 
 

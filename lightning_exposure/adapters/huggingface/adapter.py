@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from lightning_exposure.adapters._reading_in_parts import ReadsOn, difference_in_parts
 from lightning_exposure.adapters.huggingface._fixed_size_states import CarriedCacheReader
-from lightning_exposure.adapters.huggingface._shared_prompt import SharedPromptReader
-from lightning_exposure.adapters.huggingface.pretrained import (
+from lightning_exposure.adapters.huggingface._pretrained import (
     PretrainedCall,
     is_pretrained,
     language_model_of,
     refuse_encoder_decoder,
 )
+from lightning_exposure.adapters.huggingface._shared_prompt import SharedPromptReader
 from lightning_exposure.adapters.protocol import StepModel, evaluating
 from lightning_exposure.adapters.registry import ADAPTERS
 from lightning_exposure.adapters.stateless import StatelessAdapter, Tokens

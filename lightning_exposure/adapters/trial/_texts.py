@@ -12,6 +12,10 @@ from lightning_exposure.tokenization.spelling import Spelling
 
 ROWS = 6
 """How many texts there are."""
+MOST = 2
+"""In so many of three rows something must be seen to be believed: once may be an expert that is chosen differently."""
+PLACES = 32
+"""How many places are looked at before a model counts as shifted."""
 
 
 @dataclass(frozen=True)
