@@ -19,6 +19,7 @@ PACKAGE = ROOT / "lightning_exposure"
 # Each layer imports only from those before it.
 LAYERS = [
     "errors",
+    "_lazy",
     "_lightning",
     "_opacus",
     "_checks",
