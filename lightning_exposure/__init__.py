@@ -9,8 +9,9 @@ program that only describes secrets never loads PyTorch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lightning_exposure._lazy import lazy_names
 
 if TYPE_CHECKING:
     from lightning_exposure.callbacks import AuditCallback, DifferentialPrivacy, ExposureCallback, ExtractionCallback
@@ -70,14 +71,8 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name from its layer, the first time someone asks for it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    # From now on Python finds the name without asking here.
-    globals()[name] = value
-    return value
+# Imports a public name from its layer, the first time someone asks for it.
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -20,6 +20,7 @@ PACKAGE = ROOT / "lightning_exposure"
 LAYERS = [
     "errors",
     "_registry",
+    "_lazy",
     "_lightning",
     "_opacus",
     "_checks",

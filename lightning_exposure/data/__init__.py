@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from lightning_exposure._lazy import lazy_names
 from lightning_exposure.data.datamodule import CanaryDataModule
 from lightning_exposure.data.injection import inject
 from lightning_exposure.data.ledger import Ledger
@@ -13,16 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CanaryDataModule", "Ledger", "TextDataModule", "inject"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import `TextDataModule`, and with it `lightning`, when someone asks for it.
-
-    A program that uses `pytorch_lightning` may never need `lightning`; then which of them is imported says which
-    Trainer it has.
-    """
-    if name != "TextDataModule":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from lightning_exposure.data.text import TextDataModule
-
-    globals()[name] = TextDataModule
-    return TextDataModule
+# With it, `lightning` is imported. A program that uses `pytorch_lightning` may never need that; then which of them is
+# imported says which Trainer it has.
+__getattr__ = lazy_names(__name__, {"TextDataModule": "text"})

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from lightning_exposure._lazy import lazy_names
 
 # At once, not when it is asked for: the package `audit` would otherwise hide the function of that name.
 from lightning_exposure.privacy.audit.audit import AuditResult, audit
@@ -46,10 +47,4 @@ _HOMES = {
     "steps_within": "steps.accounting",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)

@@ -20,7 +20,7 @@ from lightning_exposure.data import CanaryDataModule
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy import PoissonLoader
 from tests.callbacks.privacy_setups import DATA, TIME, Data, Module, privacy, trainer, weights
-from tests.callbacks.test_privacy_refusals import LowersTheNoise
+from tests.callbacks.test_privacy_sabotage import LowersTheNoise
 
 CANARIES = CanarySet.draw(SecretFormat("#####?"), repetitions=[1, 12], seed=0)
 

@@ -14,19 +14,8 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
 from lightning_exposure.errors import MixingError
-from tests.callbacks.mixing_models import (
-    BATCHES,
-    HEALTHY,
-    MIXING,
-    Base,
-    Data,
-    FixedNoise,
-    FreshNoise,
-    MeanSubtracted,
-    UnseenNoise,
-    stacked,
-    unpacked,
-)
+from tests.callbacks.healthy_models import BATCHES, HEALTHY, FixedNoise, FreshNoise, UnseenNoise, stacked, unpacked
+from tests.callbacks.mixing_models import MIXING, Base, Data, MeanSubtracted
 from tests.callbacks.privacy_setups import privacy, same, trainer, weights
 
 
@@ -248,7 +237,8 @@ def test_records_that_are_changed_one_by_one_are_not(collate: Any, tmp_path: Pat
 
 @pytest.mark.parametrize("left", [False, True])
 def test_padding_is_no_mixing(left: bool, tmp_path: Path) -> None:
-    from tests.callbacks.mixing_models import PAD, PerExampleTokenMean
+    from tests.callbacks.healthy_models import PerExampleTokenMean
+    from tests.callbacks.mixing_models import PAD
 
     def padded(items: Any) -> dict[str, Tensor]:
         rows = [item["tokens"][: int((item["labels"] != PAD).sum())] for item in items]

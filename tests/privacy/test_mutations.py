@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.steps.proof import step_proof as proof_steps
+from lightning_exposure.privacy.steps.proof import _step_proof as proof_steps
 from tests.privacy.mutations import BATCH, EPOCHS, MODELS, MUTATIONS, RECORDS, Mutation, train
 
 STOPPED = r"The training was stopped, because it would not have been private\."

@@ -20,9 +20,15 @@ from lightning_exposure.privacy.steps.proof import (
     ErrorBudget,
     NoiseTests,
 )
-from lightning_exposure.privacy.steps.proof.accountant import check_accounting
-from lightning_exposure.privacy.steps.proof.batches import check_draw
-from lightning_exposure.privacy.steps.proof.error import NormalTotals, as_normal, is_time_to_look, of_counts, of_squares
+from lightning_exposure.privacy.steps.proof._accountant import check_accounting
+from lightning_exposure.privacy.steps.proof._batches import check_draw
+from lightning_exposure.privacy.steps.proof._error import (
+    NormalTotals,
+    as_normal,
+    is_time_to_look,
+    of_counts,
+    of_squares,
+)
 
 Change = Callable[[np.ndarray, int], np.ndarray]
 

@@ -25,7 +25,7 @@ from lightning_exposure.callbacks.private._refusals import is_overridden
 from lightning_exposure.callbacks.private._rerunning import silenced
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.fingerprints import content
-from lightning_exposure.privacy.steps.proof.reruns.undoing import Memory, unnoticed
+from lightning_exposure.privacy.steps.proof.reruns.undoing import LightState, unnoticed
 from lightning_exposure.privacy.steps.watching import STOPPED
 
 
@@ -52,14 +52,14 @@ class Blind:
         self._steps = is_overridden("optimizer_step", module, "LightningModule")
         reached = [value for scheduler in schedulers for value in _reached_by(scheduler)]
         self._objects = [module, *(vars(other) for other in others), *reached]
-        self._before: Memory | None = None
+        self._before: LightState | None = None
         self._counts: dict[str, int] = {}
         self._batches = 0
 
     def begin(self) -> None:
         """Before a batch."""
         if self._before is None and (self._schedules or self._steps):
-            self._before, self._counts = Memory(*self._objects), _whole_numbers(self._module)
+            self._before, self._counts = LightState(*self._objects), _whole_numbers(self._module)
         self._batches += 1
 
     def check_schedule(self, step: Callable[..., Any], scheduler: Any, metric: Any) -> None:

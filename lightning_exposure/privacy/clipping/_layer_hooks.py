@@ -6,6 +6,7 @@ example, from what is recorded here.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -34,7 +35,7 @@ class Batch(Protocol):
         """Whether a forward pass now is one of the training."""
 
 
-class Listener:
+class Listener(ABC):
     """Listens to one layer. Subclasses say what is recorded.
 
     It takes the place of the layer's forward, within all hooks: what it sees is what the layer itself reads and
@@ -54,6 +55,7 @@ class Listener:
         self._own: Callable[..., Any] | None = vars(layer).get("forward")
         self._kind = type(layer)
         self._parameters = dict(layer._parameters)
+        self._records: list[Any] = []
 
     @property
     def who(self) -> str:
@@ -63,15 +65,19 @@ class Listener:
     @property
     def took_part(self) -> bool:
         """Whether gradients came back in this batch."""
-        raise NotImplementedError
-
-    def gradients(self) -> Iterator[tuple[Tensor | None, Gradient]]:
-        """The per-example gradients of the layer's parameters, in parts that add up."""
-        raise NotImplementedError
+        return bool(self._records)
 
     def forget(self) -> None:
         """Drop what was recorded."""
-        raise NotImplementedError
+        self._records = []
+
+    @abstractmethod
+    def gradients(self) -> Iterator[tuple[Tensor | None, Gradient]]:
+        """The per-example gradients of the layer's parameters, in parts that add up."""
+
+    @abstractmethod
+    def _listened(self, *inputs: Any, **options: Any) -> Any:
+        """What the layer does, in a way that everything needed is recorded on the way back."""
 
     def attach(self) -> None:
         """Take the place of the layer's forward."""
@@ -113,9 +119,6 @@ class Listener:
             for parameter in paused:
                 parameter.requires_grad_(True)
 
-    def _listened(self, *inputs: Any, **options: Any) -> Any:
-        raise NotImplementedError
-
     def _native(self, *inputs: Any, **options: Any) -> Any:
         """What the layer does by itself."""
         if self._own is not None:
@@ -147,12 +150,6 @@ class LayerListener(Listener):
         super().__init__(name, layer, batch)
         self._rule = rule_for(layer)
         self._checked = self._rule.names is not None
-        self._records: list[tuple[Tensor, Tensor]] = []
-
-    @property
-    def took_part(self) -> bool:
-        """Whether gradients came back in this batch."""
-        return bool(self._records)
 
     def gradients(self) -> Iterator[tuple[Tensor | None, Gradient]]:
         """The per-example gradients of the layer's parameters, in parts that add up."""
@@ -176,10 +173,6 @@ class LayerListener(Listener):
                 f"are found in a layer of a kind that is not known here ({problem}). Make it of known layers "
                 "(nn.Linear and then nn.Dropout, for one), or freeze it."
             ) from problem
-
-    def forget(self) -> None:
-        """Drop what was recorded."""
-        self._records = []
 
     def attach(self) -> None:
         """Take the place of the layer's forward."""
@@ -253,15 +246,6 @@ class RecurrentListener(Listener):
 
     layer: nn.LSTM | nn.GRU
 
-    def __init__(self, name: str, layer: nn.Module, batch: Batch) -> None:
-        super().__init__(name, layer, batch)
-        self._records: list[tuple[int, tuple[Tensor, ...]]] = []
-
-    @property
-    def took_part(self) -> bool:
-        """Whether gradients came back in this batch."""
-        return bool(self._records)
-
     def gradients(self) -> Iterator[tuple[Tensor | None, Gradient]]:
         """The per-example gradients of the layer's parameters, in parts that add up."""
         for layer, (inputs, d_inputs, hiddens, d_hiddens) in self._records:
@@ -274,10 +258,6 @@ class RecurrentListener(Listener):
             if self.layer.bias:
                 yield weights[2], Whole(left.sum(1))
                 yield weights[3], Whole(other.sum(1))
-
-    def forget(self) -> None:
-        """Drop what was recorded."""
-        self._records = []
 
     def _listened(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         layer = self.layer

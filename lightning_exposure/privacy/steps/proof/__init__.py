@@ -4,24 +4,24 @@ Whether a training is private cannot be seen from its results. Something between
 can take the privacy away without any sign: a hook, a second optimizer, a generator that gives zeros, a loss that mixes
 the examples. So a training is looked at while it runs, one question in each module:
 
-- `clipping`: was each example clipped?
-- `noise`: is it noise, and enough of it?
-- `batches`: were they drawn by Poisson sampling?
-- `accountant`: was it told what was done?
-- `weights`: did they move along the private gradient, and not otherwise?
-- `mixing`, `collating`: do examples have a part in each other's gradients?
+- `_clipping`: was each example clipped?
+- `_noise`: is it noise, and enough of it?
+- `_batches`: were they drawn by Poisson sampling?
+- `_accountant`: was it told what was done?
+- `_weights`: did they move along the private gradient, and not otherwise?
+- `mixing`, `reruns`: do examples have a part in each other's gradients?
 
 All tests together refuse a private training with a probability of `FALSE_ALARM`, however long it is.
 """
 
-from lightning_exposure.privacy.steps.proof.accountant import check_accounting
-from lightning_exposure.privacy.steps.proof.batches import BATCH_TESTS, BatchTests, check_draw
-from lightning_exposure.privacy.steps.proof.clipping import check_clipping
+from lightning_exposure.privacy.steps.proof._accountant import check_accounting
+from lightning_exposure.privacy.steps.proof._batches import BATCH_TESTS, BatchTests, check_draw
+from lightning_exposure.privacy.steps.proof._clipping import check_clipping
+from lightning_exposure.privacy.steps.proof._error import FALSE_ALARM, STOPPED, ErrorBudget
+from lightning_exposure.privacy.steps.proof._noise import NOISE_TESTS, NoiseTests, check_noise, noise_limits
+from lightning_exposure.privacy.steps.proof._step_proof import Promise, StepProof
+from lightning_exposure.privacy.steps.proof._weights import Snapshot, weights_of
 from lightning_exposure.privacy.steps.proof.coordinates import Coordinates
-from lightning_exposure.privacy.steps.proof.error import FALSE_ALARM, STOPPED, ErrorBudget
-from lightning_exposure.privacy.steps.proof.noise import NOISE_TESTS, NoiseTests, check_noise, noise_limits
-from lightning_exposure.privacy.steps.proof.step_proof import Promise, StepProof
-from lightning_exposure.privacy.steps.proof.weights import Snapshot, weights_of
 
 __all__ = [
     "BATCH_TESTS",

@@ -18,7 +18,7 @@ from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.clipping.gradients import Gradient, Products, Rows
 from lightning_exposure.privacy.clipping.norms import squares_of_formed
 from lightning_exposure.privacy.clipping.rounding import wide
-from lightning_exposure.privacy.steps.proof.error import STOPPED
+from lightning_exposure.privacy.steps.proof._error import STOPPED
 
 _DIRECTIONS = 4
 _NUMBERS = 2**22

@@ -15,10 +15,10 @@ import numpy as np
 from torch import nn
 
 from lightning_exposure.errors import FitError, MixingError
+from lightning_exposure.privacy.steps.proof._error import STOPPED
 from lightning_exposure.privacy.steps.proof._naming import who_mixes
-from lightning_exposure.privacy.steps.proof.error import STOPPED
 from lightning_exposure.privacy.steps.proof.reruns.examples import Examples, Seen
-from lightning_exposure.privacy.steps.proof.reruns.rows import Rows
+from lightning_exposure.privacy.steps.proof.reruns.rows import BatchRows
 
 _MANY = 16
 """From so many examples on, a part of a batch has four of them, otherwise two."""
@@ -47,7 +47,7 @@ class _Pair:
         look: How many are.
     """
 
-    rows: Rows
+    rows: BatchRows
     first: list[int]
     second: list[int]
     look: int
@@ -113,7 +113,7 @@ class MixingProbe:
             MixingError: Examples mix.
             FitError: An example is not clipped.
         """
-        rows = Rows(batch, examples)
+        rows = BatchRows(batch, examples)
         if not rows.found:
             return (
                 f"no examples were found in the batch ({type(batch).__name__}), because nothing in it is as long as "
@@ -147,7 +147,7 @@ class MixingProbe:
             problem = self._check_state(pair.part(4)) or problem
         return problem
 
-    def _look_at_whole_batches(self, rows: Rows, examples: int, problem: Exception) -> str:
+    def _look_at_whole_batches(self, rows: BatchRows, examples: int, problem: Exception) -> str:
         pair = self._choose(rows, examples, whole=True)
         found = self._compare(pair)
         if self._inside(pair)[0].changed:
@@ -157,7 +157,7 @@ class MixingProbe:
             f"again ({type(problem).__name__}: {problem})"
         )
 
-    def _choose(self, rows: Rows, examples: int, *, whole: bool) -> _Pair:
+    def _choose(self, rows: BatchRows, examples: int, *, whole: bool) -> _Pair:
         """Examples, those beside them, and others in their place."""
         order = [int(place) for place in self._luck.permutation(examples)]
         look = _looked_at(examples) if whole else 1

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lightning_exposure.privacy.clipping.clipping import Clipping
 from lightning_exposure.privacy.steps.proof.coordinates import Coordinates
-from lightning_exposure.privacy.steps.proof.reruns.undoing import Memory, RandomState, unnoticed
+from lightning_exposure.privacy.steps.proof.reruns.undoing import LightState, RandomState, unnoticed
 
 Step = Callable[[Any], Tensor | None]
 """Runs a training step on a batch, and gives its loss."""
@@ -74,16 +74,16 @@ class Examples:
 
     def __init__(self, clipping: Clipping, step: Step, coordinates: Coordinates) -> None:
         self._clipping, self._step, self._coordinates = clipping, step, coordinates
-        self._memory: Memory | None = None
+        self._state: LightState | None = None
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
         """Several runs in a row, for which everything is remembered once."""
-        with torch.enable_grad(), unnoticed(self._module, self._clipping) as self._memory:
+        with torch.enable_grad(), unnoticed(self._module, self._clipping) as self._state:
             try:
                 yield
             finally:
-                self._memory = None
+                self._state = None
 
     def inside(self, batch: Any, examples: int, *, look: int = 1, after: Any = None) -> list[Seen]:
         """The gradients of the first examples in a batch, as clipping sees them.
@@ -131,13 +131,13 @@ class Examples:
         rates = [(part, name, getattr(part, name)) for part in self._module.modules() for name in _dropouts(part)]
         for part, name, _ in rates:
             setattr(part, name, 0.0)
-        outer = self._memory
+        outer = self._state
         try:
             # Every run puts back what is remembered, and these rates are to stay.
             with self.session():
                 yield
         finally:
-            self._memory = outer
+            self._state = outer
             for part, name, rate in rates:
                 setattr(part, name, rate)
 
@@ -166,12 +166,12 @@ class Examples:
         return loss
 
     def _run(self, gradients: Callable[[], Gradients], after: Any = None, *, watch: bool = False) -> list[Seen]:
-        memory, before = self._memory, RandomState()
-        if memory is None:
+        light, before = self._state, RandomState()
+        if light is None:
             with self.session():
                 return self._run(gradients, after, watch=watch)
         kept = [(value, value.grad) for value in self._module.parameters()]
-        state, own = memory.fingerprint() if watch else [], memory.randomness()
+        state, own = light.fingerprint() if watch else [], light.randomness()
         parts: list[dict[str, Tensor]] = []
         squares: list[float] = []
         try:
@@ -185,14 +185,14 @@ class Examples:
                     parts[place][name] = self._coordinates.of_one(name, values)
                     squares[place] += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
             randomness = RandomState()
-            moved = randomness != before or memory.randomness() != own
-            changed = watch and memory.fingerprint() != state
+            moved = randomness != before or light.randomness() != own
+            changed = watch and light.fingerprint() != state
         finally:
             self._clipping.examples = None
             self._clipping._forget()
             for value, grad in kept:
                 value.grad = grad
-            memory.restore()
+            light.restore()
             before.restore()
         return [
             Seen(self._coordinates.of_parts(numbers), square**0.5, randomness, moved, changed)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.steps.proof._collating import Make, check_collate
 from lightning_exposure.privacy.steps.proof.mixing import MixingProbe
+from lightning_exposure.privacy.steps.proof.reruns._collating import Make, check_collate
 from lightning_exposure.privacy.steps.proof.reruns.undoing import unnoticed
 
 SHARE = 0.1

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 _DEPTH = 8
 
 
-class Rows:
+class BatchRows:
     """A batch whose examples can be taken out of it, in any order and number.
 
     The examples are in the first dimension of a tensor that is as long as there are examples. What has no such
@@ -28,11 +28,11 @@ class Rows:
         found: Whether there is anything that has the examples in it.
 
     Example:
-        >>> rows = Rows({"tokens": torch.arange(6).view(3, 2), "names": ["a", "b", "c"], "weight": 0.5}, 3)
+        >>> rows = BatchRows({"tokens": torch.arange(6).view(3, 2), "names": ["a", "b", "c"], "weight": 0.5}, 3)
         >>> rows.take([2, 0])
         {'tokens': tensor([[4, 5],
                 [0, 1]]), 'names': ['c', 'a'], 'weight': 0.5}
-        >>> Rows([1, 2], 3).found
+        >>> BatchRows([1, 2], 3).found
         False
     """
 

@@ -22,7 +22,7 @@ _LONGEST = 10_000
 _FOREIGN = {"lightning", "pytorch_lightning", "lightning_fabric", "transformers", "tokenizers", "wandb", "datasets"}
 
 
-class Memory:
+class LightState:
     """The light state of some objects: their attributes and what these hold, but for weights and data.
 
     Args:
@@ -31,9 +31,9 @@ class Memory:
     Example:
         >>> module = nn.Linear(1, 1)
         >>> module.seen, module.count = [], 0
-        >>> memory = Memory(module)
+        >>> before = LightState(module)
         >>> module.seen.append(1); module.count += 1
-        >>> memory.restore()
+        >>> before.restore()
         >>> module.seen, module.count
         ([], 0)
     """
@@ -201,11 +201,11 @@ class RandomState:
 
 
 @contextlib.contextmanager
-def unnoticed(*objects: Any) -> Iterator[Memory]:
+def unnoticed(*objects: Any) -> Iterator[LightState]:
     """Whatever happens inside leaves no trace: not in the state of some objects, nor in random numbers."""
-    memory, randomness = Memory(*objects), RandomState()
+    light, randomness = LightState(*objects), RandomState()
     try:
-        yield memory
+        yield light
     finally:
-        memory.restore()
+        light.restore()
         randomness.restore()

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_exposure.errors import FitError
+from lightning_exposure.privacy.steps.proof._error import STOPPED
 from lightning_exposure.privacy.steps.proof.coordinates import Coordinates
-from lightning_exposure.privacy.steps.proof.error import STOPPED
 
 _BY_NUMBER = frozenset(
     {

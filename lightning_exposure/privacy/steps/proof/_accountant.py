@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.steps.proof.error import STOPPED
+from lightning_exposure.privacy.steps.proof._error import STOPPED
 
 Entries = Sequence[tuple[float, float, int]]
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.steps.proof.error import (
+from lightning_exposure.privacy.steps.proof._error import (
     STOPPED,
     ErrorBudget,
     NormalTotals,

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lightning_exposure.errors import FitError
+from lightning_exposure.privacy.steps.proof._accountant import Entries, check_accounting
+from lightning_exposure.privacy.steps.proof._batches import BATCH_TESTS, BatchTests, check_draw
+from lightning_exposure.privacy.steps.proof._clipping import check_clipping
+from lightning_exposure.privacy.steps.proof._error import STOPPED, ErrorBudget
+from lightning_exposure.privacy.steps.proof._noise import NOISE_TESTS, NoiseTests, check_again, check_noise, drawn_again
 from lightning_exposure.privacy.steps.proof._sums import Gradients, SumOfExamples
-from lightning_exposure.privacy.steps.proof.accountant import Entries, check_accounting
-from lightning_exposure.privacy.steps.proof.batches import BATCH_TESTS, BatchTests, check_draw
-from lightning_exposure.privacy.steps.proof.clipping import check_clipping
+from lightning_exposure.privacy.steps.proof._weights import Snapshot, weights_of
 from lightning_exposure.privacy.steps.proof.coordinates import Coordinates
-from lightning_exposure.privacy.steps.proof.error import STOPPED, ErrorBudget
-from lightning_exposure.privacy.steps.proof.noise import NOISE_TESTS, NoiseTests, check_again, check_noise, drawn_again
-from lightning_exposure.privacy.steps.proof.weights import Snapshot, weights_of
 
 LATER = 1 / 16
 """How often, after the first steps, a step is looked at as closely as those."""

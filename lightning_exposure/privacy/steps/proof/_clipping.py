@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.steps.proof.error import STOPPED
+from lightning_exposure.privacy.steps.proof._error import STOPPED
 
 
 def check_clipping(sums: Iterable[Tensor], norms: Tensor, *, examples: int, max_grad_norm: float) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from lightning_exposure.errors import MixingError
-from lightning_exposure.privacy.steps.proof.error import STOPPED
-from lightning_exposure.privacy.steps.proof.reruns.rows import Rows, tensors_of
+from lightning_exposure.privacy.steps.proof._error import STOPPED
+from lightning_exposure.privacy.steps.proof.reruns.rows import BatchRows, tensors_of
 from lightning_exposure.privacy.steps.proof.reruns.undoing import RandomState, unnoticed
 
 _LOOKS = 4
@@ -74,7 +74,7 @@ class _Made:
     """A batch, and its records one by one."""
 
     def __init__(self, batch: Any, records: int) -> None:
-        self.rows = Rows(batch, records)
+        self.rows = BatchRows(batch, records)
         self.each = [tensors_of(self.rows.take([place])) for place in range(records)] if self.rows.found else []
         self.shapes = [leaf.shape for leaf in tensors_of(batch) if isinstance(leaf, Tensor)]
 

@@ -18,7 +18,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.steps.proof.error import (
+from lightning_exposure.privacy.steps.proof._error import (
     FALSE_ALARM,
     STOPPED,
     ErrorBudget,
