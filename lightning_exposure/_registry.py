@@ -7,11 +7,12 @@ is treated as one of ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from lightning_exposure.errors import ArgumentError
 
 T = TypeVar("T")
+E = TypeVar("E")
 
 
 class Registry(Generic[T]):
@@ -34,8 +35,8 @@ class Registry(Generic[T]):
         self.kind = kind
         self._entries: dict[str, tuple[int, T]] = {}
 
-    def register(self, name: str, *, priority: int = 0) -> Callable[[T], T]:
-        """Decorate a class or a function to make it an entry; it is returned as it is.
+    def register(self, name: str, *, priority: int = 0) -> Callable[[E], E]:
+        """Decorate a class or a function to make it an entry; it is returned as it is, with its own type.
 
         Args:
             name: What the entry is asked for by.
@@ -45,13 +46,13 @@ class Registry(Generic[T]):
             ArgumentError: Another entry has this name.
         """
 
-        def add(entry: T) -> T:
+        def add(entry: E) -> E:
             if name in self._entries:
                 raise ArgumentError(
                     f"{self.kind}={name!r} is registered already, as {self._entries[name][1]!r}; expected a new name. "
                     f"Choose another one, or call unregister({name!r}) first."
                 )
-            self._entries[name] = (priority, entry)
+            self._entries[name] = (priority, cast(T, entry))
             return entry
 
         return add

@@ -94,8 +94,8 @@ def _secrets(options: Namespace, trained: TrainedModel) -> dict[SecretFormat, li
     if options.secret is None:
         if format_ is not None:
             raise ArgumentError(
-                "--format or --pattern is given without --secret; expected both, because canaries have formats of their "
-                "own. Add --secret TEXT, or leave it out."
+                "--format or --pattern is given without --secret; expected both, because canaries have formats of "
+                "their own. Add --secret TEXT, or leave it out."
             )
         canaries = trained.canaries(options.canaries)
         return {
