@@ -6,7 +6,8 @@ import ast
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -76,13 +77,10 @@ def test_import_loads_nothing_heavier_than_its_layer(module: str, forbidden: set
     assert not loaded & forbidden
 
 
-def test_import_is_fast() -> None:
-    code = (
-        "from time import perf_counter; start = perf_counter(); import lightning_exposure; "
-        "print(perf_counter() - start)"
-    )
-    # The best of three: a busy machine can make an import slow, but nothing can make it faster than it is.
-    assert min(float(run_fresh(code)) for _ in range(3)) < 0.3
+def test_import_loads_nothing_but_itself() -> None:
+    code = "import sys; before = set(sys.modules); import lightning_exposure; print(*set(sys.modules) - before)"
+    loaded = {name for name in run_fresh(code).split() if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert loaded == {"lightning_exposure"}
 
 
 # --- what the source imports --------------------------------------------------------------------------------
@@ -195,6 +193,123 @@ def test_relative_imports_of_a_package_count_from_the_package_itself() -> None:
 )
 def test_an_import_from_above_or_beside_is_fine(source: str) -> None:
     assert offences(source, "lightning_exposure.walks.beam") == []
+
+
+# --- the folders --------------------------------------------------------------------------------------------
+
+LARGEST_FOLDER = 15
+
+
+def modules() -> dict[str, Path]:
+    """Every file of the package by its dotted name; `__init__` files by the name of their folder."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports_between(files: dict[str, Path], importers: dict[str, Path] | None = None) -> set[tuple[str, str]]:
+    """Which file imports which of `files`: pairs of dotted names."""
+    pairs = set()
+    for module, path in (files if importers is None else importers).items():
+        source = path.read_text(encoding="utf-8")
+        for _, target in imported_names(source, module, path.name == "__init__.py"):
+            # What is imported is a module, or a name inside of one.
+            known = [name for name in (target, target.rpartition(".")[0]) if name in files]
+            pairs.update((module, name) for name in known[:1])
+    return pairs
+
+
+def is_inside(module: str, folder: str) -> bool:
+    return module == folder or module.startswith(f"{folder}.")
+
+
+def foreign_private_imports(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Imports of a file or folder with an underscore from outside the folder that it is in."""
+    found = []
+    for module, target in sorted(pairs):
+        parts = target.split(".")
+        for place, part in enumerate(parts):
+            if part.startswith("_") and not is_inside(module, ".".join(parts[:place])):
+                found.append(f"{module} imports {target}")
+    return found
+
+
+def only_used_at_home(files: dict[str, Path], pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """Files without an underscore that nobody outside of their folder imports, nor the folder's `__init__` exports."""
+    used = {
+        target for module, target in pairs if not is_inside(module, folder_of(target)) or module == folder_of(target)
+    }
+    return [
+        module
+        for module, path in files.items()
+        if path.name not in ("__init__.py", "__main__.py")
+        and not path.name.startswith("_")
+        and module not in used
+        and path.parent not in (PACKAGE, PACKAGE / "cli" / "commands")  # for users, and found by their names
+        and ".register(" not in path.read_text(encoding="utf-8")  # they register themselves
+    ]
+
+
+def folder_of(module: str) -> str:
+    return module.rpartition(".")[0]
+
+
+def test_no_folder_is_a_warehouse() -> None:
+    counts = Counter(path.parent for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "__main__.py"))
+    too_many = {str(folder.relative_to(ROOT)): n for folder, n in counts.items() if n > LARGEST_FOLDER}
+    assert not too_many
+
+
+def test_a_file_with_an_underscore_is_imported_only_inside_its_folder() -> None:
+    found = foreign_private_imports(imports_between(modules()))
+    assert not found, "\n".join(found)
+
+
+def test_a_file_without_an_underscore_is_for_others() -> None:
+    files = modules()
+    # Benchmarks and examples are others, too; tests look into everything.
+    users = {str(path): path for folder in ("benchmarks", "examples") for path in (ROOT / folder).glob("*.py")}
+    found = only_used_at_home(files, imports_between(files) | imports_between(files, users))
+    assert not found, "begin with an underscore, or are exported by their folder: " + ", ".join(found)
+
+
+@pytest.mark.parametrize(
+    ("module", "target", "fine"),
+    [
+        ("lightning_exposure.walks.beam", "lightning_exposure.walks._frontier", True),
+        ("lightning_exposure.walks", "lightning_exposure.walks._frontier", True),
+        ("lightning_exposure.cli.commands.fit", "lightning_exposure.cli._runs", True),
+        ("lightning_exposure.walks.beam", "lightning_exposure._checks", True),
+        ("lightning_exposure.exposure.metric", "lightning_exposure.walks._frontier", False),
+        ("lightning_exposure.exposure", "lightning_exposure.exposure.methods._exact", False),
+        ("lightning_exposure.walksway.beam", "lightning_exposure.walks._frontier", False),
+    ],
+)
+def test_a_private_import_from_outside_is_noticed(module: str, target: str, fine: bool) -> None:
+    assert (foreign_private_imports([(module, target)]) == []) == fine
+
+
+def test_a_file_that_nobody_outside_uses_is_noticed(tmp_path: Path) -> None:
+    files = {}
+    for name, source in {
+        "p.a.x": "from p.a import y",
+        "p.a.y": "",
+        "p.a._z": "",
+        "p.a.r": "@THINGS.register('r')",
+    }.items():
+        files[name] = tmp_path / f"{name.rpartition('.')[2]}.py"
+        files[name].write_text(source)
+    inside = [("p.a.x", "p.a.y"), ("p.a.x", "p.a._z")]
+    assert only_used_at_home(files, inside) == ["p.a.x", "p.a.y"]
+    assert only_used_at_home(files, [*inside, ("p.b", "p.a.x"), ("p.a", "p.a.y")]) == []
+
+
+def test_the_layers_in_contributing_are_these() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = page.partition("each imports only from those above it")[2].partition("```text\n")[2].partition("```")[0]
+    assert block.split() == LAYERS
 
 
 # --- the public names ---------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from lightning_exposure.report import MissingExtraError, References, RunRecord, 
 from lightning_exposure.report.pages import run as html
 from lightning_exposure.report.pages._contents import attack_rows, canary_rows, facts, meaning, shade
 from lightning_exposure.report.pages.run import render
+from lightning_exposure.report.verdicts import HOLDS, LEAKS, LIKELY
 from lightning_exposure.secrets import CanarySet, SecretFormat
 from tests.report.builder import make_estimate, make_extraction, make_history, make_record
 
@@ -272,6 +273,17 @@ def test_the_meaning_in_words(
     assert shade(record) == feeling
     assert words in " ".join(meaning(record))
     assert f'class="verdict {feeling}"' in render(record)
+
+
+@pytest.mark.parametrize("colour", [LEAKS, HOLDS, LIKELY])
+def test_every_verdict_has_a_colour_of_its_own_in_both_themes(page: str, colour: str) -> None:
+    assert f".verdict.{colour} {{ border-left-color: var(--{colour}); background: var(--{colour}-back); }}" in page
+    assert f".judged.{colour} {{ color: var(--{colour});" in page
+    for variable in (colour, f"{colour}-back"):
+        light, dark = re.findall(rf"--{variable}: (#[0-9a-f]{{6}});", page)
+        others = [other for other in (LEAKS, HOLDS, LIKELY) if other != colour]
+        colours = [re.findall(rf"--{variable.replace(colour, other)}: (#[0-9a-f]{{6}});", page) for other in others]
+        assert all(light != other[0] and dark != other[1] for other in colours)
 
 
 @pytest.mark.usefixtures("without_figures")

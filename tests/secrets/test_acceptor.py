@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import Any
 
@@ -131,10 +130,9 @@ def test_unknown_states_are_refused(state: int) -> None:
             question(state)
 
 
-def test_the_address_format_is_quick() -> None:
+def test_the_address_format_needs_little_work(counted_steps: list[int]) -> None:
     format_ = SecretFormat.address()
-    start = time.perf_counter()
+    counted_steps.clear()
     acceptor = format_.acceptor()
-    assert time.perf_counter() - start < 0.3
-    assert len(acceptor) < 2000
+    assert len(counted_steps) == len(acceptor) < 2000, "words share their letters, and every state is looked at once"
     assert all(accepts(acceptor, text) for text in format_.sample(200, seed=0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import time
 from collections import Counter
 from itertools import product
 from typing import Any
@@ -103,11 +102,10 @@ def test_separators_that_words_contain_are_seen_through() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["{w}{w}", "{w}{w}{w} {w}", "{w}??{w}", "{w}#{w}{w}"])
-def test_hundreds_of_words_are_quick(pattern: str) -> None:
+def test_hundreds_of_words_need_little_work(pattern: str, counted_steps: list[int]) -> None:
     words = ["".join(letters) for letters in product("abcdefgh", repeat=3)]
-    start = time.perf_counter()
     format_ = SecretFormat(pattern, w=words)  # all of the same length, so never ambiguous
     assert format_.size >= 512**2
     with pytest.raises(FormatError, match="give the same text"):
         SecretFormat(pattern + "{w}", w=["", *words, "abcabc"])
-    assert time.perf_counter() - start < 5
+    assert len(counted_steps) < 200, "the letters of 512 words are steps of a few states"
