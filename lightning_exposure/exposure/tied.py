@@ -178,8 +178,8 @@ def _check(formats: object, secrets: Sequence[str], method: str, budget: int, sa
     check_list(secrets)
     if method in METHODS and method not in TIED_METHODS:
         raise ArgumentError(
-            f"method={method!r} is given, which walks a tree; but secrets that each have a source of their own form none. "
-            f"Use one of {', '.join(map(repr, TIED_METHODS))}, or give all of them one source: "
+            f"method={method!r} is given, which walks a tree; but secrets that each have a source of their own form "
+            f"none. Use one of {', '.join(map(repr, TIED_METHODS))}, or give all of them one source: "
             "SecretTree(Seq2SeqAdapter(model, source), format, tokenizer)."
         )
     if method not in TIED_METHODS:

@@ -6,8 +6,16 @@ from lightning_exposure.walks.best_first import SearchProgress, SearchResult, be
 from lightning_exposure.walks.distinct import DistinctSampler, DistinctWalks, distinct_walks
 from lightning_exposure.walks.enumerate import Leaves, RankCounts, Ranks, count_ranks, enumerate_leaves
 from lightning_exposure.walks.rounding import Rounding, measure_rounding
-from lightning_exposure.walks.sample import ModelWalks, UniformSample, model_walks, uniform_walks
+from lightning_exposure.walks.sample import (
+    ModelWalks,
+    PriorWalks,
+    UniformSample,
+    model_walks,
+    prior_walks,
+    uniform_walks,
+)
 from lightning_exposure.walks.score import Scores, score
+from lightning_exposure.walks.weighed_tree import WeighedTree
 from lightning_exposure.walks.weights import log_weights
 
 __all__ = [
@@ -16,6 +24,7 @@ __all__ = [
     "DistinctWalks",
     "Leaves",
     "ModelWalks",
+    "PriorWalks",
     "RankCounts",
     "Ranks",
     "Rounding",
@@ -23,6 +32,7 @@ __all__ = [
     "SearchProgress",
     "SearchResult",
     "UniformSample",
+    "WeighedTree",
     "beam",
     "best_first",
     "count_ranks",
@@ -31,6 +41,7 @@ __all__ = [
     "log_weights",
     "measure_rounding",
     "model_walks",
+    "prior_walks",
     "score",
     "uniform_walks",
 ]
