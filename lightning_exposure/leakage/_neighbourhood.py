@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lightning_exposure.tokenization.graphs.characters import Texts
+from lightning_exposure.tokenization.graphs.texts import Texts
 
 _Place = tuple[int, int]
 """How much of the secret is written, and with how many edits."""

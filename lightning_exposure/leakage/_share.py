@@ -56,7 +56,7 @@ def _step(tree: SecretTree, reading: Reading, row: int, place: int, token: int, 
     """What the next token of a secret, or its end (-1), has of what is allowed; and the place behind it."""
     tokens, targets = tree.automaton.children(place)
     logits = reading.logits[row : row + 1]
-    if tree.automaton.accepting[place]:
+    if tree.automaton.accepting(place):
         chances = decoder.probabilities(logits)[0, tokens]
     elif not len(tokens):
         return 1.0, -1

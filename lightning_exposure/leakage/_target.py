@@ -54,7 +54,7 @@ class Vocabulary:
         stack: list[tuple[int, int, bytes, tuple[int, ...]]] = [(0, state, b"", ())]
         while stack:
             node, at, piece, completes = stack.pop()
-            edges = texts.edges[at]
+            edges = texts.edges(at)
             if self._ending[node]:
                 goes_on = at if edges else -1
                 if goes_on >= 0 or completes:
@@ -63,7 +63,7 @@ class Vocabulary:
                 after = edges.get(byte)
                 if after is not None:
                     longer = piece + bytes([byte])
-                    ends = (*completes, len(longer)) if texts.accepting[after] else completes
+                    ends = (*completes, len(longer)) if texts.accepting(after) else completes
                     stack.append((below, after, longer, ends))
                 elif completes:
                     found.append(_tokens(self._all_below(below), -1, piece[: completes[-1]], completes))

@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_exposure.errors import TokenizerError
-from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer, TokenizerFile
-from lightning_exposure.tokenization.tokenizers import Tokenizer
-
-Pieces = list[bytes | None]
-"""What each token adds to a text, by token id; None for a token that is no part of a text."""
+from lightning_exposure.tokenization.graphs.bytes import ByteTexts
+from lightning_exposure.tokenization.graphs.texts import Texts
+from lightning_exposure.tokenization.protocol import (
+    HasBeginnings,
+    HasPieces,
+    HasSpellingRules,
+    Pieces,
+    Tokenizer,
+    capability,
+    surroundings_of,
+)
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,11 @@ def read_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
     Raises:
         TokenizerError: It cannot be spelt, or comes to no tokens at all.
     """
-    if isinstance(tokenizer, HuggingFaceTokenizer) and tokenizer.file is not None:
-        encoding = tokenizer.file.backend.encode(tokenizer.before + text, add_special_tokens=False)
-        tokens = [*tokenizer.lead, *encoding.ids]
-        covered = max((end for _, end in encoding.offsets), default=0) - len(tokenizer.before)
-        ahead = tokenizer.before
+    has_beginnings = capability(tokenizer, HasBeginnings)
+    if has_beginnings is not None:
+        spans, ahead = has_beginnings.spans_of_beginning(text), surroundings_of(tokenizer).before
+        tokens = [token for token, _, _ in spans]
+        covered = max((end for _, _, end in spans), default=0) - len(ahead)
     else:
         tokens = list(tokenizer.encode(text))
         written = tokenizer.decode(tokens) if tokens else ""
@@ -55,10 +61,21 @@ def read_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
     return Prompt(tokens, max(0, covered), ahead)
 
 
-def file_of(tokenizer: Tokenizer) -> TokenizerFile | None:
-    """What the tokenizer's file says, if it is known how its vocabulary writes text."""
-    file = tokenizer.file if isinstance(tokenizer, HuggingFaceTokenizer) else None
-    return file if file is not None and file.writing is not None else None
+def as_bytes(tokenizer: Tokenizer, texts: Texts, fixed: int) -> ByteTexts:
+    """Texts in the way the tokenizer's tokens write them.
+
+    Args:
+        tokenizer: The tokenizer.
+        texts: The texts.
+        fixed: How many characters all of them begin with.
+    """
+    knows_rules = capability(tokenizer, HasSpellingRules)
+    if knows_rules is not None:
+        for rules in knows_rules.spelling_rules(texts, fixed):
+            if rules.marked:
+                return ByteTexts(texts, rules.cuts, marked=True)
+            break
+    return ByteTexts(texts, None)
 
 
 def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
@@ -69,11 +86,11 @@ def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
         vocab_size: How many tokens there are.
         anchor: A token that a text may begin with: many tokenizers write the first token of a text differently.
     """
-    file = file_of(tokenizer)
-    if file is not None:
-        return list(file.all_pieces)
+    has_pieces = capability(tokenizer, HasPieces)
+    if has_pieces is not None:
+        return has_pieces.pieces()
     before = tokenizer.decode([anchor])
-    pieces: Pieces = []
+    pieces: list[bytes | None] = []
     for token in range(vocab_size):
         both = tokenizer.decode([anchor, token])
         whole = both.startswith(before) and "\ufffd" not in both

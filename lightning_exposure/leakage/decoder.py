@@ -67,7 +67,7 @@ class Decoder:
                 f"temperature is {self.temperature!r}; expected a positive number. Greedy decoding is top_k=1."
             )
         if self.top_k is not None:
-            whole_number(self.top_k, "top_k", minimum=1)
+            whole_number("top_k", self.top_k, at_least=1)
         if self.top_p is not None and (isinstance(self.top_p, bool) or not 0.0 < self.top_p <= 1.0):
             raise ArgumentError(
                 f"top_p is {self.top_p!r}; expected a probability above 0 and at most 1, or None for no cut."

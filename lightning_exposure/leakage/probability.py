@@ -13,12 +13,12 @@ from lightning_exposure.leakage._marks import marked
 from lightning_exposure.leakage._neighbourhood import by_levenshtein, by_substitution
 from lightning_exposure.leakage._share import shares
 from lightning_exposure.leakage._target import Target, Vocabulary
-from lightning_exposure.leakage._writing import Prompt, file_of, pieces_of, read_prompt
+from lightning_exposure.leakage._writing import Prompt, as_bytes, pieces_of, read_prompt
 from lightning_exposure.leakage.decoder import Decoder
 from lightning_exposure.leakage.estimate import LeakEstimate, NearMiss
-from lightning_exposure.tokenization.graphs.bytes import ByteTexts
-from lightning_exposure.tokenization.graphs.characters import Texts
-from lightning_exposure.tokenization.huggingface.pretokens import find_joints
+from lightning_exposure.secrets.formats.graph import steps_behind, walk
+from lightning_exposure.tokenization.graphs.texts import Texts
+from lightning_exposure.tokenization.protocol import surroundings_of
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks import DEFAULT_MEMORY, Mass, Rounding, heaviest_first, measure_rounding
 
@@ -84,7 +84,7 @@ def leak_probability(
         return []
     distinct = list(dict.fromkeys(secrets))
     rounding = measure_rounding(tree, tree.paths(distinct), memory=memory)
-    attack = _Attack.on(tree, decoder, rounding, whole_number(edits, "edits", minimum=0), levenshtein)
+    attack = _Attack.on(tree, decoder, rounding, whole_number("edits", edits, at_least=0), levenshtein)
     of_format = shares(tree, distinct, decoder, memory=memory)
     found: dict[str, LeakEstimate] = {}
     for done, (secret, share) in enumerate(zip(distinct, of_format.tolist(), strict=True), 1):
@@ -110,7 +110,7 @@ class _Attack:
     def on(cls, tree: SecretTree, decoder: Decoder, rounding: Rounding, edits: int, levenshtein: bool) -> _Attack:
         """What is the same for all secrets of a tree."""
         prompt = read_prompt(tree.tokenizer, tree.spelling.known)
-        first = prompt.tokens[min(len(getattr(tree.tokenizer, "lead", ())), len(prompt.tokens) - 1)]
+        first = prompt.tokens[min(len(surroundings_of(tree.tokenizer).lead), len(prompt.tokens) - 1)]
         vocabulary = Vocabulary(pieces_of(tree.tokenizer, tree.spelling.vocab_size, first))
         return cls(tree, decoder, rounding, edits, levenshtein, prompt, vocabulary)
 
@@ -169,16 +169,13 @@ class _Attack:
         else:
             allowed = self.tree.format.alternatives(secret)[len(known) :]
             texts = by_substitution(before, rest, allowed, self.edits)
-        file = file_of(self.tree.tokenizer)
-        marks = file is not None and file.writing is not None and file.writing.marked
-        joints = find_joints(texts, len(before), file) if marks and file is not None else None
-        start = texts.after(ahead + known[: self.prompt.covered])
+        start = walk(texts, ahead + known[: self.prompt.covered], texts.start)
         assert start is not None, "the prompt leads into the texts behind it"
-        return Target(ByteTexts(texts, joints, marked=marks), start, self.vocabulary)
+        return Target(as_bytes(self.tree.tokenizer, texts, len(before)), start, self.vocabulary)
 
     def _alphabet(self) -> frozenset[str]:
         """All characters that occur in secrets behind the prompt."""
         texts = Texts.of(self.tree.format)
-        behind = texts.after(self.tree.spelling.known)
+        behind = walk(texts, self.tree.spelling.known, texts.start)
         assert behind is not None, "every secret begins with what is known"
-        return frozenset(texts.characters(behind))
+        return frozenset(steps_behind(texts, behind))

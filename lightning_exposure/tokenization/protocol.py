@@ -77,6 +77,15 @@ class HasSpans(Protocol):
 
 
 @runtime_checkable
+class HasBeginnings(Protocol):
+    """Spells a text that is not ended yet: what always stands behind a text is left out."""
+
+    def spans_of_beginning(self, text: str, /) -> Sequence[tuple[int, int, int]]:
+        """The tokens of a beginning, with what stands before it, each with where it starts and ends as in `spans`."""
+        ...
+
+
+@runtime_checkable
 class HasPieces(Protocol):
     """Tells what each token adds to a text, wherever it stands."""
 

@@ -8,8 +8,16 @@ from lightning_exposure.walks.enumerate import Leaves, RankCounts, Ranks, count_
 from lightning_exposure.walks.heaviest_first import Mass, heaviest_first
 from lightning_exposure.walks.progress import Progress
 from lightning_exposure.walks.rounding import Rounding, measure_rounding
-from lightning_exposure.walks.sample import ModelWalks, UniformSample, model_walks, uniform_walks
+from lightning_exposure.walks.sample import (
+    ModelWalks,
+    PriorWalks,
+    UniformSample,
+    model_walks,
+    prior_walks,
+    uniform_walks,
+)
 from lightning_exposure.walks.score import Scores, score
+from lightning_exposure.walks.weighed_tree import WeighedTree
 from lightning_exposure.walks.weights import log_weights
 
 __all__ = [
@@ -19,6 +27,7 @@ __all__ = [
     "Leaves",
     "Mass",
     "ModelWalks",
+    "PriorWalks",
     "Progress",
     "RankCounts",
     "Ranks",
@@ -26,6 +35,7 @@ __all__ = [
     "Scores",
     "SearchResult",
     "UniformSample",
+    "WeighedTree",
     "beam",
     "best_first",
     "count_ranks",
@@ -35,6 +45,7 @@ __all__ = [
     "log_weights",
     "measure_rounding",
     "model_walks",
+    "prior_walks",
     "score",
     "uniform_walks",
 ]

@@ -18,22 +18,31 @@ sum over all secrets, for any f, and the terms are uncorrelated, which gives the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.tokenization.paths import stack_rows
 from lightning_exposure.tree.secret_tree import Children, Nodes, SecretTree
+from lightning_exposure.walks._competitors import COMPLETE, DEAD, OPEN, Passed, Pool
+from lightning_exposure.walks._families import families
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
-from lightning_exposure.walks.weights import TEMPERATURES, WeightFloor, families, log_choices, mixed, tempered
+from lightning_exposure.walks.weighed_tree import WeighedChildren, WeighedTree, join_nodes
+from lightning_exposure.walks.weights import (
+    PRIOR_SHARE,
+    TEMPERATURES,
+    WeightFloor,
+    at_forks,
+    log_choices,
+    mixed,
+    tempered,
+)
 
 Floats = NDArray[np.float64]
 
 _LN2 = math.log(2.0)
-_OPEN, _COMPLETE, _DEAD = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,7 @@ class DistinctWalks:
         node_inclusion: The probability of each of them.
         expansions: How many nodes the model read.
         floor: The smallest weights that the levels leave to a secret.
+        prior: log2 of their prior probabilities, if the tree is a `WeighedTree`.
     """
 
     paths: NDArray[np.int32]
@@ -59,6 +69,7 @@ class DistinctWalks:
     node_inclusion: Floats
     expansions: int
     floor: WeightFloor
+    prior: Floats | None = None
 
     @property
     def complete(self) -> bool:
@@ -75,6 +86,21 @@ class DistinctWalks:
         It tells how many secrets one that was missed may stand for.
         """
         return float(_inclusion(np.array([self.floor.log_weight(cost)]), self.threshold)[0])
+
+    def heaviest_mass(self, inclusion: float) -> float:
+        """How much prior probability a secret that was missed may stand for at most, spread included.
+
+        A secret weighs at least `PRIOR_SHARE` of its prior probability. So its prior over its inclusion probability,
+        times the square root of the chance to miss it, has a limit that falls with its inclusion probability.
+
+        Args:
+            inclusion: The smallest probability to be in the sample that the secret can have.
+        """
+        if inclusion >= 1.0 or self.complete:
+            return 0.0
+        keys = -math.log1p(-inclusion)
+        falls = 1.0 if keys < 1e-6 else 0.5 * keys / math.sinh(0.5 * keys) if keys < 1000.0 else 0.0
+        return math.exp(self.threshold) / PRIOR_SHARE * falls
 
     def expected_expansions(self, bound: float) -> float:
         """An estimate of how many nodes cost at most `bound`: what an exact count up to it would expand."""
@@ -126,18 +152,19 @@ class DistinctSampler:
         self._most = most
         self._generator = np.random.default_rng(seed)
         self._dropped = -math.inf  # the largest key that there was no place for
-        self._passed: list[_Passed] = []
+        self._passed: list[Passed] = []
         self._prompt = tree.prompt
         with self._prompt.kept():
             self._expander = _Expander(tree, min(bound, POSSIBLE), memory)
-            self._pool = self._hand_down(*self._expander.root(_root_pool(self._generator.gumbel())))
+            columns = len(TEMPERATURES) + self._expander.weighed
+            self._pool = self._hand_down(*self._expander.root(_root_pool(self._generator.gumbel(), columns)))
 
     def draw(self, samples: int) -> DistinctWalks:
         """The sample of a size, at least as large as the last one and at most as large as was said."""
         with self._prompt.kept():
             chosen, threshold = self._grow_to(samples)
-        found = self._pool.take(chosen[self._pool.kind[chosen] == _COMPLETE])
-        passed = _Passed.join(self._passed).above(threshold)
+        found = self._pool.take(chosen[self._pool.kind[chosen] == COMPLETE])
+        passed = Passed.join(self._passed).above(threshold)
         return DistinctWalks(
             paths=found.paths,
             costs=found.costs,
@@ -147,6 +174,7 @@ class DistinctSampler:
             node_inclusion=_inclusion(passed.log_weights, threshold),
             expansions=self._expander.expansions,
             floor=self._expander.floor(),
+            prior=found.prior if self._expander.weighed else None,
         )
 
     def _grow_to(self, samples: int) -> tuple[NDArray[np.intp], float]:
@@ -154,16 +182,16 @@ class DistinctSampler:
         while True:
             self._drop_small_keys()
             chosen, threshold = self._largest(samples)
-            growing = chosen[self._pool.kind[chosen] == _OPEN]
+            growing = chosen[self._pool.kind[chosen] == OPEN]
             if not len(growing):
                 return chosen, threshold
             nodes = self._pool.take(growing)
-            self._passed.append(_Passed(nodes.keys, nodes.log_weights, nodes.costs))
+            self._passed.append(Passed(nodes.keys, nodes.log_weights, nodes.costs))
             rest = np.ones(len(self._pool), dtype=bool)
             rest[growing] = False
             grown = [self._hand_down(*expanded) for expanded in self._expander.grow(nodes)]
-            self._pool = _Pool.join([self._pool.take(rest), *grown])
-            self._expander.forget_all_but(self._pool.block[self._pool.kind == _OPEN])
+            self._pool = Pool.join([self._pool.take(rest), *grown])
+            self._expander.forget_all_but(self._pool.block[self._pool.kind == OPEN])
 
     def _drop_small_keys(self) -> None:
         """Give up what cannot come into the largest sample: the key that just fails is what the others are held to."""
@@ -179,13 +207,13 @@ class DistinctSampler:
         threshold = float(np.partition(self._pool.keys, -samples - 1)[-samples - 1])
         return np.flatnonzero(self._pool.keys > threshold), threshold
 
-    def _hand_down(self, children: Children, block: int, parents: _Pool) -> _Pool:
+    def _hand_down(self, children: Children, block: int, parents: Pool) -> Pool:
         """The children of nodes as competitors: their weights, and keys of which the largest is their parent's.
 
         A node without children within the bound stays in the competition as what it is: a dead end with a key. If it
         gave up its place, the threshold would depend on what was found.
         """
-        components = parents.components[children.parents] + log_choices(children)
+        choices = log_choices(children)
         twice = children.leaf & children.open
         both = np.flatnonzero(twice)
         child = np.concatenate([np.arange(len(children)), both])
@@ -193,71 +221,24 @@ class DistinctSampler:
         order = np.argsort(children.parents[child], kind="stable")
         child, complete = child[order], complete[order]
         parent = children.parents[child]
-        weights = mixed(components[child])
-        alive = _Pool(
+        components = parents.components[parent] + at_forks(children, choices, child, complete)
+        weights = mixed(components)
+        alive = Pool(
             keys=_keys_below(parents.keys[parent], parent, weights, self._generator),
-            components=components[child],
+            components=components,
             costs=children.costs[child],
             places=children.places[child],
             paths=children.paths(child),
-            kind=np.where(complete, _COMPLETE, _OPEN),
+            kind=np.where(complete, COMPLETE, OPEN),
             block=np.full(len(child), block),
             child=child,
+            prior=_prior_of(children, child, complete),
         )
         childless = np.setdiff1d(np.arange(len(parents)), parent)
         if not len(childless):
             return alive
         dead = parents.take(childless)
-        return _Pool.join([alive, replace(dead, kind=np.full(len(dead), _DEAD))])
-
-
-@dataclass(frozen=True)
-class _Passed:
-    """Nodes that were expanded on the way."""
-
-    keys: Floats
-    log_weights: Floats
-    costs: Floats
-
-    @staticmethod
-    def join(parts: Sequence[_Passed]) -> _Passed:
-        if not parts:
-            return _Passed(np.empty(0), np.empty(0), np.empty(0))
-        return _Passed(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(_Passed)))
-
-    def above(self, threshold: float) -> _Passed:
-        kept = self.keys > threshold
-        return _Passed(self.keys[kept], self.log_weights[kept], self.costs[kept])
-
-
-@dataclass(frozen=True)
-class _Pool:
-    """What competes for a place in the sample: open nodes, complete secrets, and dead ends."""
-
-    keys: Floats
-    components: Floats  # log probability of the way here, at each temperature
-    costs: Floats
-    places: NDArray[np.int64]
-    paths: NDArray[np.int32]
-    kind: NDArray[np.int64]
-    block: NDArray[np.int64]  # which expanded batch an open node comes from, and which of its children it is
-    child: NDArray[np.intp]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @property
-    def log_weights(self) -> Floats:
-        return mixed(self.components)
-
-    def take(self, which: NDArray[np.intp] | NDArray[np.bool_]) -> _Pool:
-        return _Pool(*(getattr(self, field.name)[which] for field in fields(self)))
-
-    @staticmethod
-    def join(parts: Sequence[_Pool]) -> _Pool:
-        columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(_Pool)}
-        paths = stack_rows(columns.pop("paths"))
-        return _Pool(paths=paths, **{name: np.concatenate(column) for name, column in columns.items()})
+        return Pool.join([alive, replace(dead, kind=np.full(len(dead), DEAD))])
 
 
 class _Expander:
@@ -272,17 +253,19 @@ class _Expander:
         self._next = 0
         self._masses = np.full((tree.automaton.depth + 1, len(TEMPERATURES)), -math.inf)
         self.expansions = 0
+        self.weighed = isinstance(tree, WeighedTree)
 
-    def root(self, pool: _Pool) -> tuple[Children, int, _Pool]:
+    def root(self, pool: Pool) -> tuple[Children, int, Pool]:
         """The children of the root, which is all of the given pool."""
         return self._expanded(self._tree.root(self._bound), pool)
 
     def floor(self) -> WeightFloor:
         """The smallest weights that the levels leave to a secret."""
         automaton = self._tree.automaton
-        return WeightFloor(self._masses.copy(), automaton.shortest, automaton.interruptions)
+        share = 1.0 - PRIOR_SHARE if self.weighed else 1.0
+        return WeightFloor(self._masses.copy(), automaton.shortest, automaton.interruptions, share)
 
-    def grow(self, nodes: _Pool) -> Iterator[tuple[Children, int, _Pool]]:
+    def grow(self, nodes: Pool) -> Iterator[tuple[Children, int, Pool]]:
         """The children of nodes, batch by batch, with the number of the batch and the nodes in it."""
         kept = np.isin(nodes.block, list(self._blocks))
         for part in (np.flatnonzero(kept), np.flatnonzero(~kept)):
@@ -297,26 +280,20 @@ class _Expander:
         for number in self._blocks.keys() - set(np.unique(waiting).tolist()):
             del self._blocks[number]
 
-    def _with_states(self, batch: _Pool) -> Nodes:
+    def _with_states(self, batch: Pool) -> Nodes:
         """Nodes to expand: from the states that were kept, or read again from the root."""
         if int(batch.block[0]) not in self._blocks:
+            if isinstance(self._tree, WeighedTree):
+                return self._tree.revive(batch.paths, batch.places, batch.costs, batch.prior)
             return self._tree.revive(batch.paths, batch.places, batch.costs)
         numbers, first = np.unique(batch.block, return_index=True)
         parts = [
             self._blocks[int(number)].take(child)
             for number, child in zip(numbers, np.split(batch.child, first[1:]), strict=True)
         ]
-        if len(parts) == 1:
-            return parts[0]
-        return Nodes(
-            self._tree.model.concatenate([part.state for part in parts]),
-            np.concatenate([part.tokens for part in parts]),
-            np.concatenate([part.places for part in parts]),
-            np.concatenate([part.costs for part in parts]),
-            stack_rows([part.paths for part in parts]),
-        )
+        return join_nodes(self._tree.model, parts)
 
-    def _expanded(self, children: Children, nodes: _Pool) -> tuple[Children, int, _Pool]:
+    def _expanded(self, children: Children, nodes: Pool) -> tuple[Children, int, Pool]:
         self.expansions += len(nodes)
         self._note(children)
         number, self._next = self._next, self._next + 1
@@ -342,19 +319,27 @@ class _Expander:
             np.maximum.at(self._masses, levels, masses)
 
 
-def _root_pool(key: float) -> _Pool:
+def _root_pool(key: float, columns: int) -> Pool:
     """The root, with the largest key of all secrets."""
     zero = np.zeros(1, dtype=np.int64)
-    return _Pool(
+    return Pool(
         keys=np.array([key]),
-        components=np.zeros((1, len(TEMPERATURES))),
+        components=np.zeros((1, columns)),
         costs=np.zeros(1),
         places=zero,
         paths=np.empty((1, 0), dtype=np.int32),
         kind=zero,
         block=zero,
         child=zero,
+        prior=np.zeros(1),
     )
+
+
+def _prior_of(children: Children, child: NDArray[np.intp], complete: NDArray[np.bool_]) -> Floats:
+    """log2 of the prior probabilities of competitors; 0 without a prior."""
+    if not isinstance(children, WeighedChildren):
+        return np.zeros(len(child))
+    return children.reaching[child] + np.where(complete, children.ending[child], children.onward[child])
 
 
 def _keys_below(

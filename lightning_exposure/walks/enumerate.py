@@ -7,8 +7,9 @@ The walk is depth-first in blocks: what is kept is one block of states per level
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 from lightning_exposure.errors import ArgumentError, BudgetError, TokenizerError
 from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.tree.secret_tree import Children, SecretTree
+from lightning_exposure.walks._tallies import Tally, scales
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
 from lightning_exposure.walks.progress import Progress
 from lightning_exposure.walks.rounding import Rounding
+from lightning_exposure.walks.weighed_tree import leaf_prior
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,13 @@ class Leaves:
         paths: The tokens from the root, one row per secret; shorter paths are filled up with -1.
         costs: Their log-perplexities, in bits.
         expansions: How many nodes the walk had expanded by then.
+        prior: Their prior probabilities, as log2, if the tree is a `WeighedTree`.
     """
 
     paths: NDArray[np.int32]
     costs: NDArray[np.float64]
     expansions: int
+    prior: NDArray[np.float64] | None = None
 
 
 def enumerate_leaves(
@@ -72,7 +77,7 @@ def enumerate_leaves(
         complete = np.flatnonzero(children.leaf)
         reached += len(complete)
         complete = complete[np.isfinite(children.costs[complete])]
-        yield Leaves(children.paths(complete), children.costs[complete], expansions)
+        yield Leaves(children.paths(complete), children.costs[complete], expansions, leaf_prior(children, complete))
         best = float(children.costs[complete].min(initial=best))
         waiting = np.flatnonzero(children.open)
         if len(waiting):
@@ -137,6 +142,7 @@ class Ranks:
             Infinite if the walk did not come to one of them.
         cut: Why the count ended early; `fewest` is then what was found until then, and the others are not known. None
             if everything was counted.
+        masses: With a prior, the same as the three ranks, as prior probabilities in units of `2 ** scales(prior)`.
     """
 
     ranks: list[int]
@@ -145,6 +151,11 @@ class Ranks:
     expansions: int
     drift: float
     cut: BudgetError | None = None
+    masses: tuple[list[float], list[float], list[float]] | None = None
+
+
+Weigh = Callable[[Leaves], NDArray[np.float64]]
+"""Gives log2 of the prior probabilities of leaves."""
 
 
 def count_ranks(
@@ -153,6 +164,8 @@ def count_ranks(
     costs: NDArray[np.float64],
     rounding: Rounding,
     *,
+    prior: NDArray[np.float64] | None = None,
+    weigh: Weigh | None = None,
     budget: int | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
@@ -164,19 +177,21 @@ def count_ranks(
         paths: The secrets, all different, as token paths from the root, one row each.
         costs: Their log-perplexities, in bits, finite.
         rounding: Which costs can be told apart.
+        prior: log2 of their prior probabilities; None: there is no prior.
+        weigh: With a prior: gives those of leaves.
         budget: The largest number of expansions; None: as many as it takes.
         memory: The limit for model states, in bytes.
         progress: Called after each batch.
     """
-    counts = RankCounts(paths, costs, rounding)
+    counts = RankCounts(paths, costs, rounding, prior)
     expansions, cut = 0, None
     try:
         for leaves in enumerate_leaves(tree, counts.bound, budget=budget, memory=memory, progress=progress):
-            counts.add(leaves.paths, leaves.costs)
+            counts.add(leaves.paths, leaves.costs, None if weigh is None else weigh(leaves))
             expansions = leaves.expansions
     except BudgetError as error:
         cut = error
-    return Ranks(*counts.ranks(), expansions, counts.drift, cut)
+    return Ranks(*counts.ranks(), expansions, counts.drift, cut, counts.masses())
 
 
 class RankCounts:
@@ -186,13 +201,22 @@ class RankCounts:
         paths: The secrets, all different, one row each.
         costs: Their log-perplexities, in bits.
         rounding: Which costs can be told apart.
+        prior: log2 of their prior probabilities; None: there is no prior.
     """
 
-    def __init__(self, paths: NDArray[np.int32], costs: NDArray[np.float64], rounding: Rounding) -> None:
+    def __init__(
+        self,
+        paths: NDArray[np.int32],
+        costs: NDArray[np.float64],
+        rounding: Rounding,
+        prior: NDArray[np.float64] | None = None,
+    ) -> None:
         self._costs, self._rounding = costs, rounding
         self._own = PathFinder(paths)
         self._below, self._upto = rounding.surely_below(costs), rounding.at_most(costs)
-        self._surely, self._equal, self._cheaper, self._perhaps = np.zeros((4, len(costs)), dtype=np.int64)
+        self._counts = Tally(len(costs))
+        self._prior = prior
+        self._masses = None if prior is None else Tally(len(costs), scales(prior))
         self._drifts = np.full(len(costs), math.inf)
 
     @property
@@ -205,24 +229,44 @@ class RankCounts:
         """How far the costs of the secrets themselves came out from what was given; infinite while one is missing."""
         return float(self._drifts.max(initial=0.0))
 
-    def add(self, paths: NDArray[np.int32], costs: NDArray[np.float64]) -> None:
-        """Take in complete secrets, none of them twice."""
-        ordered = np.sort(costs)
-        cheaper = np.searchsorted(ordered, self._costs, side="right")
-        self._surely += np.searchsorted(ordered, self._below, side="left")
-        self._equal += cheaper - np.searchsorted(ordered, self._costs, side="left")
-        self._cheaper += cheaper
-        self._perhaps += np.searchsorted(ordered, self._upto, side="right")
+    def add(
+        self, paths: NDArray[np.int32], costs: NDArray[np.float64], prior: NDArray[np.float64] | None = None
+    ) -> None:
+        """Take in complete secrets, none of them twice; with a prior, also log2 of their prior probabilities."""
+        order = np.argsort(costs)
+        ordered = costs[order]
+        positions = np.stack(
+            [
+                np.searchsorted(ordered, self._below, side="left"),
+                np.searchsorted(ordered, self._costs, side="left"),
+                np.searchsorted(ordered, self._costs, side="right"),
+                np.searchsorted(ordered, self._upto, side="right"),
+            ]
+        )
+        self._counts.add(positions)
+        if self._masses is not None and prior is not None:
+            self._masses.add(positions, prior[order])
         # The secret itself is counted by its path, whatever its cost came out as this time.
         for secret, leaf in self._own.find(paths):
             cost, expected = costs[leaf], self._costs[secret]
             self._drifts[secret] = abs(cost - expected)
-            self._surely[secret] -= cost < self._below[secret]
-            self._equal[secret] -= cost == expected
-            self._cheaper[secret] -= cost <= expected
-            self._perhaps[secret] -= cost <= self._upto[secret]
+            is_in = (cost < self._below[secret], cost == expected, cost <= expected, cost <= self._upto[secret])
+            self._counts.take_out(secret, is_in)
+            if self._masses is not None and prior is not None:
+                self._masses.take_out(secret, is_in, float(prior[leaf]))
 
     def ranks(self) -> tuple[list[int], list[int], list[int]]:
         """The rank of each secret by the costs as they are, if it wins all undecided ties, and if it loses them."""
-        fewest = self._surely + self._equal if self._rounding.repeatable else self._surely
-        return (1 + self._cheaper).tolist(), (1 + fewest).tolist(), (1 + self._perhaps).tolist()
+        fewest, found = self._fewest(self._counts), self._counts
+        return (1 + found.cheaper).tolist(), (1 + fewest).tolist(), (1 + found.perhaps).tolist()
+
+    def masses(self) -> tuple[list[float], list[float], list[float]] | None:
+        """The same three as prior probabilities, in units of `2 ** scales(prior)`; None without a prior."""
+        if self._masses is None or self._prior is None:
+            return None
+        own = np.exp2(self._prior - scales(self._prior))
+        fewest, found = self._fewest(self._masses), self._masses
+        return (own + found.cheaper).tolist(), (own + fewest).tolist(), (own + found.perhaps).tolist()
+
+    def _fewest(self, tally: Tally) -> NDArray[Any]:
+        return tally.surely + tally.equal if self._rounding.repeatable else tally.surely

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.tree.path_reader import PathReader, Reading
 from lightning_exposure.tree.secret_tree import SecretTree
@@ -237,7 +237,7 @@ class _Walk:
         if self.open < 1e-6 * self._largest_open:
             self.open = self._largest_open = math.fsum(node.high for _, _, node in self._heap)
 
-    def _read_again(self, number: int) -> State:
+    def _read_again(self, number: int) -> ModelState:
         """The state behind a node whose state was not kept."""
         path: list[int] = []
         while number > 0:  # number 0 is the prompt

@@ -19,6 +19,7 @@ from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.score import score
+from lightning_exposure.walks.weighed_tree import WeighedChildren, WeighedTree
 
 _LN2 = math.log(2.0)
 
@@ -177,3 +178,88 @@ def _choose(
     column = np.argmax(mine + generator.gumbel(size=mine.shape), axis=1)
     chosen = np.where(counts[node_of] > 0, first[node_of] + column, -1)
     return chosen, np.take_along_axis(of_node, column[:, None, None], axis=1)[:, 0, :]
+
+
+@dataclass(frozen=True)
+class PriorWalks:
+    """Independent walks from the root that follow the reference of a weighed tree.
+
+    Attributes:
+        paths: The tokens of each walk, one row each.
+        costs: The log-perplexity of each under the model, in bits.
+        prior: log2 of the prior probability of each.
+        complete: Whether the walk ended at a secret; in a tree with dead ends it may not.
+        expansions: How many nodes the models read.
+    """
+
+    paths: NDArray[np.int32]
+    costs: NDArray[np.float64]
+    prior: NDArray[np.float64]
+    complete: NDArray[np.bool_]
+    expansions: int
+
+
+def prior_walks(
+    tree: WeighedTree, samples: int, *, seed: int | np.random.Generator, memory: int = DEFAULT_MEMORY
+) -> PriorWalks:
+    """Draw secrets from the prior, with replacement, and price them with the model on the way.
+
+    Args:
+        tree: What to walk.
+        samples: How many walks.
+        seed: A seed or a generator.
+        memory: The limit for model states, in bytes.
+    """
+    if samples < 1:
+        raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
+    generator = np.random.default_rng(seed)
+    rows = rows_within(tree, memory, blocks=3)
+    parts = [_prior_walk(tree, min(rows, samples - at), generator) for at in range(0, samples, rows)]
+    return PriorWalks(
+        paths=stack_rows([part.paths for part in parts]),
+        costs=np.concatenate([part.costs for part in parts]),
+        prior=np.concatenate([part.prior for part in parts]),
+        complete=np.concatenate([part.complete for part in parts]),
+        expansions=sum(part.expansions for part in parts),
+    )
+
+
+def _prior_walk(tree: WeighedTree, samples: int, generator: np.random.Generator) -> PriorWalks:
+    """One batch of walks, level by level; walks that stand at the same node read it together."""
+    costs, prior = np.zeros(samples), np.full(samples, -math.inf)
+    complete = np.zeros(samples, dtype=bool)
+    steps: list[NDArray[np.int32]] = []
+    children, node_of = tree.root(), np.zeros(samples, dtype=np.int64)
+    walking, expansions = np.arange(samples), 1
+    while len(walking):
+        chosen = _by_share(children, node_of, generator)
+        walking, chosen = walking[chosen >= 0], chosen[chosen >= 0]
+        costs[walking] = children.costs[chosen]
+        step = np.full(samples, -1, dtype=np.int32)
+        step[walking] = children.tokens[chosen]
+        steps.append(step)
+        stop = children.leaf[chosen] & (generator.random(len(chosen)) < np.exp2(children.ending[chosen]))
+        complete[walking[stop]] = True
+        prior[walking[stop]] = (children.reaching + children.ending)[chosen[stop]]
+        go = ~stop & children.open[chosen]
+        walking, chosen = walking[go], chosen[go]
+        if len(walking):
+            distinct, node_of = np.unique(chosen, return_inverse=True)
+            children = tree.expand(children.take(distinct))
+            expansions += len(distinct)
+    return PriorWalks(np.stack(steps, axis=1), costs, prior, complete, expansions)
+
+
+def _by_share(
+    children: WeighedChildren, node_of: NDArray[np.int64], generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """A child for each walk, with its share among all children; -1 if there is none."""
+    shares = np.exp2(children.share)
+    ends = np.concatenate([[0.0], np.cumsum(shares)])
+    counts = np.bincount(children.parents, minlength=len(children.parent_costs))
+    last = np.cumsum(counts)
+    first = last - counts
+    mass = (ends[last] - ends[first])[node_of]
+    aim = ends[first[node_of]] + generator.random(len(node_of)) * mass
+    chosen = np.searchsorted(ends[1:], aim, side="right")
+    return np.where(mass > 0.0, np.clip(chosen, first[node_of], last[node_of] - 1), -1)

@@ -14,13 +14,18 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from lightning_exposure.tree.secret_tree import Children, SecretTree
+from lightning_exposure.walks._families import families
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE
 from lightning_exposure.walks.score import follow
+from lightning_exposure.walks.weighed_tree import WeighedChildren, renormalised
 
 Floats = NDArray[np.float64]
 
 TEMPERATURES = (0.25, 0.5, 1.0, 2.0, math.inf)
 """Weights are the mean of the model's distributions at these temperatures; infinity is uniform over the children."""
+
+PRIOR_SHARE = 0.5
+"""The part of a weight that is the prior's, where there is one: no secret weighs less than this part of its prior."""
 
 _INVERSE = 1.0 / np.array(TEMPERATURES)
 _LN2 = math.log(2.0)
@@ -35,11 +40,13 @@ class WeightFloor:
             to the inverse temperature, add up to `(levels, temperatures)`.
         shortest: How many tokens the shortest secret has.
         halvings: The largest number of times that a weight is halved because a secret goes on after another one ends.
+        share: The part of a weight that is not the prior's.
     """
 
     masses: Floats
     shortest: int
     halvings: int
+    share: float = 1.0
 
     def log_weight(self, cost: float) -> float:
         """The natural logarithm of a lower limit of the weight of the secrets that cost at most so many bits.
@@ -51,7 +58,7 @@ class WeightFloor:
         masses = self.masses[np.isfinite(self.masses).all(axis=1)]  # at the last level nothing may have been left
         masses[self.shortest :] = np.maximum(masses[self.shortest :], 0.0)
         by_temperature = -_INVERSE * cost * _LN2 - masses.sum(axis=0)
-        return float(by_temperature.max()) - self.halvings * _LN2 - math.log(len(TEMPERATURES))
+        return float(by_temperature.max()) - self.halvings * _LN2 - math.log(len(TEMPERATURES)) + math.log(self.share)
 
 
 def log_weights(
@@ -65,16 +72,28 @@ def log_weights(
         bound: As for `distinct_walks`.
         memory: The limit for model states, in bytes.
     """
-    components = np.zeros((len(paths), len(TEMPERATURES)))
+    components: Floats | None = None
+    lengths = (paths >= 0).sum(axis=1)
     for step in follow(tree, paths, bound=min(bound, POSSIBLE), memory=memory):
-        components[step.rows] += log_choices(step.children)[step.child]
+        children = step.children
+        choices = log_choices(children)
+        if components is None:
+            components = np.zeros((len(paths), choices.shape[1]))
+        level = 1 + (children.parent_paths >= 0).sum(axis=1)[children.parents[step.child]]
+        components[step.rows] += at_forks(children, choices, step.child, level == lengths[step.rows])
+    assert components is not None, "no secrets were given"
     return mixed(components)
 
 
 def mixed(components: Floats) -> Floats:
-    """The log weight of the mixture of temperatures."""
-    result: Floats = logsumexp(components, axis=1) - math.log(len(TEMPERATURES))
-    return result
+    """The log weight of the mixture of temperatures, and of the prior, if there is one."""
+    if components.shape[1] == len(TEMPERATURES):
+        result: Floats = logsumexp(components, axis=1) - math.log(len(TEMPERATURES))
+        return result
+    parts = np.full(components.shape[1], (1.0 - PRIOR_SHARE) / len(TEMPERATURES))
+    parts[-1] = PRIOR_SHARE
+    both: Floats = logsumexp(components + np.log(parts), axis=1)
+    return both
 
 
 def tempered(children: Children) -> Floats:
@@ -84,20 +103,35 @@ def tempered(children: Children) -> Floats:
 
 
 def log_choices(children: Children) -> Floats:
-    """The log probability of each child among its siblings at each temperature `(children, temperatures)`."""
+    """The log probability of each child among its siblings at each temperature `(children, temperatures)`.
+
+    Of a weighed tree, the last column is that of the prior among those siblings that are within the bound. See
+    `at_forks` for children at which secrets end and go on.
+    """
     nats = tempered(children)
     first, of = families(children.parents)
     if not len(first):
-        return nats
+        return nats if not isinstance(children, WeighedChildren) else np.zeros((0, len(TEMPERATURES) + 1))
     largest = np.maximum.reduceat(nats, first)[of]
     total = np.log(np.add.reduceat(np.exp(nats - largest), first))[of] + largest
     # A child that is complete and goes on competes twice, as itself and as what is below it: half the weight each.
     result: Floats = nats - total - _LN2 * (children.leaf & children.open)[:, None]
-    return result
+    if not isinstance(children, WeighedChildren):
+        return result
+    return np.column_stack([result, _LN2 * renormalised(children.share, children.parents)])
 
 
-def families(parents: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where each run of siblings begins, and which run each child is in."""
-    begins = np.ones(len(parents), dtype=bool)
-    begins[1:] = parents[1:] != parents[:-1]
-    return np.flatnonzero(begins), np.cumsum(begins) - 1
+def at_forks(children: Children, choices: Floats, which: NDArray[np.intp], ends: NDArray[np.bool_]) -> Floats:
+    """What `log_choices` gave for some children, where the prior knows whether a secret ends or goes on there.
+
+    Args:
+        children: All children.
+        choices: What `log_choices` gave for them.
+        which: The children in question; one at which secrets end and go on may stand there twice.
+        ends: Whether each stands for the secret that ends there.
+    """
+    chosen = choices[which]
+    if isinstance(children, WeighedChildren):
+        fork = np.where(ends, children.ending[which], children.onward[which])
+        chosen[:, -1] += _LN2 * fork
+    return chosen

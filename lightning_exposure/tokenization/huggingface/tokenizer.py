@@ -21,6 +21,7 @@ from lightning_exposure.tokenization.huggingface._tokenizer_file import PROBE, T
 from lightning_exposure.tokenization.protocol import (
     HasAddedTokens,
     HasAlikeCharacters,
+    HasBeginnings,
     HasCuts,
     HasPieces,
     HasSpans,
@@ -38,7 +39,7 @@ _AT_ONCE = 8192
 
 _PROBES = (PROBE, "another probe")
 
-_TOLD_BY_THE_FILE = (HasAddedTokens, HasAlikeCharacters, HasCuts, HasPieces, HasSpans, HasSpellingRules)
+_TOLD_BY_THE_FILE = (HasAddedTokens, HasAlikeCharacters, HasBeginnings, HasCuts, HasPieces, HasSpans, HasSpellingRules)
 """The capabilities that a tokenizer without a fast version has not."""
 
 
@@ -157,6 +158,12 @@ class HuggingFaceTokenizer:
                 "it: the secret has no cost of its own. End the pattern with text that is a token for itself."
             )
         return [Span(token, 0, 0) for token in self.lead] + kept
+
+    def spans_of_beginning(self, text: str, /) -> list[Span]:
+        """The tokens of a text that is not ended yet: what the template puts behind it is left out."""
+        encoding = self._file().backend.encode(self.before + text, add_special_tokens=False)
+        spans = [Span(token, *covers) for token, covers in zip(encoding.ids, encoding.offsets, strict=True)]
+        return [Span(token, 0, 0) for token in self.lead] + spans
 
     def decode(self, ids: Sequence[int], /) -> str:
         """The text of some tokens, without what always stands before it."""
