@@ -39,7 +39,7 @@ def typical(logits: Tensor) -> float:
     return float(top.median())
 
 
-def spread(logits: Tensor) -> float:
+def spread_of(logits: Tensor) -> float:
     """How far the largest logit of a row stands above the others, masked ones left out."""
     logits = comparable(logits)
     top = logits.amax(dim=-1, keepdim=True)
@@ -72,7 +72,7 @@ class SameLogits:
     def limit(self, logits: Tensor) -> float:
         """How far others may be from these logits and still be the same."""
         logits = comparable(logits)
-        return self._slack * spread(logits) + 4.0 * self._eps * typical(logits) + 4.0 * self._noise
+        return self._slack * spread_of(logits) + 4.0 * self._eps * typical(logits) + 4.0 * self._noise
 
     def __call__(self, one: Tensor, other: Tensor) -> bool:
         """Whether logits are the same."""

@@ -56,7 +56,13 @@ class ReadsOn(Protocol):
 
 
 def difference_in_parts(
-    reader: ReadsOn, at_once: AtOnce, prompt: Sequence[int], paths: Sequence[Sequence[int]], *, last: int | None = None
+    reader: ReadsOn,
+    at_once: AtOnce,
+    prompt: Sequence[int],
+    paths: Sequence[Sequence[int]],
+    *,
+    last: int | None = None,
+    lengths: bool = True,
 ) -> str | None:
     """What is different when tokens are read one by one instead of at once; None if nothing is.
 
@@ -68,8 +74,11 @@ def difference_in_parts(
         prompt: Tokens that are read first.
         paths: Two ways to go on, of equal length.
         last: After how many of the last tokens logits are compared; None: after all of those that are read one by one.
+        lengths: Whether rows of different lengths are to be read together, too. States that a module of somebody's own
+            makes may grow, and then there is nobody who knows how to fill up the shorter ones.
     """
-    return _Trial(reader, at_once, list(prompt), [list(path) for path in paths[:2]]).judge(last)
+    trial = _Trial(reader, at_once, list(prompt), [list(path) for path in paths[:2]])
+    return trial.judge(len(paths[0]) + 1 if last is None else last, lengths)
 
 
 class _Trial:
@@ -83,11 +92,10 @@ class _Trial:
         self._device = device_of(reader.module)
         self._what = f"{len(prompt)} + {len(paths[0])} tokens read in parts"
 
-    def judge(self, last: int | None) -> str | None:
+    def judge(self, count: int, lengths: bool) -> str | None:
         """The first difference that shows."""
         path = self._paths[0]
         both = self._tensor([[*self._prompt, *path] for path in self._paths])
-        count = len(path) + 1 if last is None else last
         alone = self._at_once(both[:1], count)[0, -count:]
         together = self._at_once(both, count)[:, -count:]
         noise = float(difference(comparable(alone), comparable(together[0])).max())
@@ -100,11 +108,8 @@ class _Trial:
             found.append(logits[0])
         if not self._same(torch.stack(found[-len(alone) :]), alone):
             return f"{self._what} give other logits than read at once"
-        return (
-            self._carried(root, states[-1])
-            or self._rows_together(root, together[:, -1])
-            or self._lengths_together(root, states, found)
-        )
+        reason = self._carried(root, states[-1]) or self._rows_together(root, together[:, -1])
+        return self._lengths_together(root, states, found) if reason is None and lengths else reason
 
     def _carried(self, root: ModelState, in_parts: ModelState) -> str | None:
         """Whether the state after steps is that after one pass, and not that of having read nothing before."""

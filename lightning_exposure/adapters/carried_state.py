@@ -129,7 +129,8 @@ class RecurrentAdapter:
             try:
                 adapter = cls(model, state_argument=name, initial_state=first, time_first=time_first)
                 # The last logits alone: whether those before them see what comes is asked later, of all models alike.
-                if difference_in_parts(adapter, adapter.at_once, _PROMPT, _PATHS, last=1) is None:
+                reason = difference_in_parts(adapter, adapter.at_once, _PROMPT, _PATHS, last=1, lengths=False)
+                if reason is None:
                     return adapter
             except Exception:  # whatever a model of unknown making does when its state is of another kind
                 continue

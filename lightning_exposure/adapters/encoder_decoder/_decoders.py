@@ -127,7 +127,8 @@ def goes_on(
         return target_logits(translator, tokens, translator.expand(decoder.encoded, len(tokens)))
 
     try:
-        return difference_in_parts(cast(GoesOn, decoder), at_once, prompt, paths) is None
+        cached = isinstance(decoder, CachedDecoder)
+        return difference_in_parts(cast(GoesOn, decoder), at_once, prompt, paths, lengths=cached) is None
     except _TROUBLE:
         return False
 

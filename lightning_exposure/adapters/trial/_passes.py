@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lightning_exposure.adapters._differences import Changes, comparable, difference, eps_of, spread, typical
+from lightning_exposure.adapters._differences import Changes, comparable, difference, eps_of, spread_of, typical
 from lightning_exposure.adapters.protocol import StepModel, device_of
 from lightning_exposure.adapters.trial._refusals import Verdicts
 from lightning_exposure.adapters.trial._texts import MOST, PLACES, ROWS, Probe
@@ -77,7 +77,7 @@ class Passes:
         """A row must be read in the same way wherever in the batch it stands."""
         order = torch.arange(len(self._texts) - 1, -1, -1, device=self._texts.device)
         again = self._logits(self._texts[order])[order, -base.shape[1] :]
-        close = max(1e-3, 16.0 * self._eps) * spread(base) + 4.0 * self._eps * typical(base)
+        close = max(1e-3, 16.0 * self._eps) * spread_of(base) + 4.0 * self._eps * typical(base)
         if int((difference(again, base).amax(dim=-1) > close).any(dim=1).sum()) >= MOST:
             self._verdicts.refuse_rows_by_place()
 
