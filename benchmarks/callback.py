@@ -1,4 +1,4 @@
-"""What measuring exposure every epoch adds to a training."""
+"""What measuring exposure every epoch adds to a training run, and what its preparation costs several callbacks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from typing import Any
 import lightning as L  # noqa: N812
 
 from benchmarks.table import Row, Target
-from lightning_exposure import CanarySet, ExposureCallback, SecretFormat
+from benchmarks.timing import best_of_both
+from lightning_exposure import CanarySet, ExposureCallback, SecretFormat, SecretTree
 from lightning_exposure.data import TextDataModule
+from lightning_exposure.measuring import SharedTrees
 from lightning_exposure.modules import LanguageModel
+from lightning_exposure.tokenization.spelling import Spelling
+
+_CALLBACKS = 3
+"""That measures, that attacks, that audits."""
 
 
 class _EpochSeconds(L.Callback):
@@ -39,7 +45,7 @@ def benchmark_callback(counts: tuple[int, ...] = (10, 100), *, epochs: int = 3, 
         epochs: How long to train.
         text: Instead of the embedded corpus.
     """
-    return [_measure(count, epochs, text) for count in counts]
+    return [*(_measure(count, epochs, text) for count in counts), _prepare(text)]
 
 
 def _measure(count: int, epochs: int, text: str | None) -> Row:
@@ -63,4 +69,33 @@ def _measure(count: int, epochs: int, text: str | None) -> Row:
         "%",
         Target("below", 5.0),
         f"{measuring / epochs:.2f} s to {training / epochs:.1f} s per epoch",
+    )
+
+
+def _prepare(text: str | None) -> Row:
+    """Trees that the callbacks of a Trainer share, against a spelling to check with and a tree for each of them."""
+    canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1], seed=0)
+    data = TextDataModule(text, canaries=canaries)
+    data.setup("fit")
+    (format,), tokenizer = canaries.by_format(), data.tokenizer
+    model = LanguageModel(vocab_size=tokenizer.vocab_size)
+
+    def together() -> None:
+        shared = SharedTrees()
+        for _ in range(_CALLBACKS):
+            shared.spelling(format, tokenizer)
+            shared.tree(model, format, tokenizer)
+
+    def apart() -> None:
+        for _ in range(_CALLBACKS):
+            Spelling(format, tokenizer)
+            SecretTree(model, format, tokenizer).root()
+
+    _, _, shared, own = best_of_both(3, together, apart)
+    return Row(
+        f"trees of {_CALLBACKS} callbacks in one Trainer: share of the time that trees of their own take",
+        100 * shared / own,
+        "%",
+        Target("below", 50.0),
+        f"{1000 * shared:.0f} ms to {1000 * own:.0f} ms before training",
     )
