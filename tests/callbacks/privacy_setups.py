@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L  # noqa: N812
+import pytest
 import torch
 from opacus import GradSampleModule
 from opacus.layers import DPGRU, DPLSTM
@@ -137,6 +138,14 @@ def trainer(folder: Path, *callbacks: Any, package: Any = L, **options: Any) -> 
         "num_sanity_val_steps": 0,
     }
     return package.Trainer(callbacks=list(callbacks), **(defaults | options))
+
+
+def averaging_callback(kind: str = "WeightAveraging") -> type[Any]:
+    """One of Lightning's callbacks that average weights; the test is skipped where Lightning is too old for it."""
+    if not hasattr(L.pytorch.callbacks, kind):
+        pytest.skip(f"this Lightning has no {kind}")
+    found: type[Any] = getattr(L.pytorch.callbacks, kind)
+    return found
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:

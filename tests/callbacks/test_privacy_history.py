@@ -10,13 +10,25 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from lightning_exposure.errors import ArgumentError, DataError, FitError
 from lightning_exposure.privacy import PoissonLoader, epsilon
 from lightning_exposure.privacy.steps import origin
 from lightning_exposure.privacy.steps.origin import KEY, Record, in_checkpoint, read_history, record_of, together, trace
-from tests.callbacks.privacy_setups import RATE, STEPS, VOCAB, Data, Module, loss_of, privacy, same, trainer, weights
+from tests.callbacks.privacy_setups import (
+    RATE,
+    STEPS,
+    VOCAB,
+    Data,
+    Module,
+    averaging_callback,
+    loss_of,
+    privacy,
+    same,
+    trainer,
+    weights,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 ONCE = 2 * STEPS
@@ -292,7 +304,8 @@ def test_checkpoints_of_weights_alone_have_it_too(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("first", [True, False])
 def test_averaged_weights_are_known_again(first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module, saving = Module(), ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}")
-    both = [privacy(), WeightAveraging()] if first else [WeightAveraging(), privacy()]
+    average = averaging_callback()
+    both = [privacy(), average()] if first else [average(), privacy()]
     fit(tmp_path, module, *both, saving, enable_checkpointing=True)
     another_process(monkeypatch)
     path = tmp_path / "epoch=0.ckpt"
@@ -300,7 +313,7 @@ def test_averaged_weights_are_known_again(first: bool, tmp_path: Path, monkeypat
     fit(tmp_path, type(module).load_from_checkpoint(path), averaged)
     assert averaged.steps == STEPS + ONCE
     resumed = privacy()
-    trainer(tmp_path, resumed, WeightAveraging()).fit(Module(), Data(), ckpt_path=path)
+    trainer(tmp_path, resumed, average()).fit(Module(), Data(), ckpt_path=path)
     assert resumed.steps == ONCE
     again = privacy()
     fit(tmp_path, module, again)

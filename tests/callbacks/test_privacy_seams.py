@@ -8,12 +8,12 @@ from typing import Any
 import lightning as L  # noqa: N812
 import pytest
 import torch
-from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
+from lightning.pytorch.callbacks import ModelCheckpoint, StochasticWeightAveraging
 from torch import nn
 
 from lightning_exposure import DifferentialPrivacy
 from lightning_exposure.errors import ArgumentError, FitError
-from tests.callbacks.privacy_setups import STEPS, Data, Module, privacy, same, trainer, weights
+from tests.callbacks.privacy_setups import STEPS, Data, Module, averaging_callback, privacy, same, trainer, weights
 from tests.callbacks.test_privacy import SWA_WARNING
 
 LATE = STEPS  # after the steps that are proven one by one
@@ -273,8 +273,8 @@ def test_lightnings_own_averages_need_no_exemption(kind: str, first: bool, tmp_p
     """They put averages into the module for each validation, at the start of an epoch, and at the end."""
     made = {
         "stochastic": lambda: StochasticWeightAveraging(0.05, swa_epoch_start=1),
-        "averaged": WeightAveraging,
-        "exponential": lambda: EMAWeightAveraging(decay=0.5),
+        "averaged": lambda: averaging_callback()(),
+        "exponential": lambda: averaging_callback("EMAWeightAveraging")(decay=0.5),
     }[kind]()
     module, callback = Module(), privacy()
     saving = ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}")
@@ -287,7 +287,7 @@ def test_lightnings_own_averages_need_no_exemption(kind: str, first: bool, tmp_p
 
 
 def test_a_subclass_of_an_average_is_not_taken_for_it(tmp_path: Path) -> None:
-    class Meddling(WeightAveraging):
+    class Meddling(averaging_callback()):  # type: ignore[misc]
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             super().on_train_end(trainer, pl_module)
             move(pl_module)
