@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,41 +33,53 @@ def subject() -> Subject:
     return train(TINY)
 
 
-def assert_sound(rows: Sequence[Row], count: int) -> None:
-    assert len(rows) == count
-    assert len({row.what for row in rows}) == count
-    assert all(math.isfinite(row.value) and row.value >= 0 for row in rows)
+def units(rows: Sequence[Row]) -> list[str]:
+    """What is measured, row by row; every row is called something else."""
+    assert len({row.what for row in rows}) == len(rows)
+    return [row.unit for row in rows]
 
 
 def test_scoring(subject: Subject) -> None:
-    speed, of_small, difference = rows = benchmark_scoring(subject, secrets=64, fully=16, batch_size=16, repeats=1)
-    assert_sound(rows, 3)
-    assert speed.value > 0
-    assert of_small.value > 0
-    assert not difference.missed
+    rows = benchmark_scoring(subject, secrets=64, fully=16, batch_size=16, repeats=1)
+    assert units(rows) == ["x", "x", "bits"]
+    assert [row.target for row in rows] == [Target("at least", 6.0), None, Target("below", 0.001)]
+    assert not rows[2].missed, "both ways of scoring give the same costs"
+    (read,) = map(int, re.findall(r" (\d+) expansions", rows[2].beside))
+    assert 64 < read <= 1 + 10 + 64 + 64, "beginnings that secrets share are read once"
 
 
 def test_enumeration(subject: Subject) -> None:
-    _, memory = rows = benchmark_enumeration(subject, digits=3, fully=16, batch_size=16, repeats=1)
-    assert_sound(rows, 2)
+    speed, memory = rows = benchmark_enumeration(subject, digits=3, fully=16, batch_size=16, repeats=1)
+    assert units(rows) == ["x", "GiB"]
+    assert f"{1 + 10 + 100} expansions" in speed.beside, "every inner node of a tree of three digits, once"
     assert not memory.missed
 
 
 def test_exact(subject: Subject) -> None:
     rows = benchmark_exact(subject, ranks=range(10, 100), repeats=1)
-    assert_sound(rows, 5)
-    assert any("at rank 1 of 10,000" in row.what for row in rows)
+    assert units(rows) == ["expansions", "x", "GiB", "expansions", "x"]
+    for count, saving in ((rows[0], rows[1]), (rows[3], rows[4])):
+        assert 5 <= count.value <= 1 + 10 + 100 + 1000 + 10_000
+        assert saving.value == pytest.approx(10_000 / count.value), "against reading every secret"
+    assert "at rank 1 of 10,000" in rows[3].what
+    assert "13.29 of 13.29 bits" in rows[3].beside
+    assert not rows[2].missed
 
 
 def test_estimates(subject: Subject) -> None:
     rows = benchmark_estimates(subject, digits=3, ranks=(1, 100), samples=64, seeds=2, skew_normal_seeds=1)
-    assert_sound(rows, 10)
+    assert units(rows) == ["bits"] * 10
     assert [row.target is not None for row in rows] == [False] * 6 + [True] * 4
+    error = {row.what.partition(" of 1,000")[0]: row.value for row in rows}
+    # 64 walks uniformly see nothing below rank 15 or so of 1,000, and 64 that follow the model see its favourites.
+    assert error["mixture of temperatures, rank 1"] < 0.1 < error["sampling, rank 1"]
+    assert error["importance, rank 100"] < 0.3
+    assert all(value < 9.97 for value in error.values()), "no error is larger than log2 |R|"
 
 
 def test_precision(subject: Subject) -> None:
     rows = benchmark_precision(subject, digits=3, ranks=(1, 10, 100), precisions=(1.0, 0.25), seeds=2)
-    assert_sound(rows, 8)
+    assert units(rows) == ["expansions", "bits"] * 4
     assert [row.target for row in rows[1::2]] == [Target("below", precision) for precision in (1.0, 0.25)] * 2
     assert not any(row.missed for row in rows)  # a thousand secrets are counted, whatever the precision
     assert all("100% of the intervals hold the exact value" in row.beside for row in rows[1::2])
@@ -89,12 +102,15 @@ def test_the_untrained_model_is_the_same_each_time_and_not_the_trained_one(subje
 
 def test_callback() -> None:
     rows = benchmark_callback((2, 12), epochs=1, text="the quick brown fox jumps over the lazy dog. " * 200)
-    assert_sound(rows, 3)
+    assert units(rows) == ["%", "%", rows[2].unit]
     assert [row.target for row in rows] == [Target("below", 5.0)] * 2 + [Target("below", 50.0)]
+    assert [re.findall(r"of (\d+) canaries", row.what) for row in rows[:2]] == [["2"], ["12"]]
 
 
 def test_ranking() -> None:
-    assert_sound(benchmark_ranking(references=100, secrets=10, repeats=1), 1)
+    (row,) = benchmark_ranking(references=100, secrets=10, repeats=1)
+    low, high = map(float, re.findall(r"[\d.]+", row.beside))
+    assert 0.0 <= low < high <= round(math.log2(101), 2), "the exposures of ten scores among a hundred others"
 
 
 def test_training_is_deterministic(subject: Subject) -> None:
