@@ -10,6 +10,8 @@ import numpy as np
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure._case import TreeCase, check_list, measure_possible
+from lightning_exposure.exposure._margin import with_margins
+from lightning_exposure.exposure._prior import PriorProbabilities, make_prior
 from lightning_exposure.exposure.intervals import check_confidence
 from lightning_exposure.exposure.methods import METHODS, MethodName
 from lightning_exposure.exposure.result import ExposureEstimate
@@ -30,6 +32,7 @@ def measure_exposure(
     samples: int = 4096,
     seed: int = 0,
     *,
+    prior: SecretTree | PriorProbabilities | None = None,
     precision: float | None = None,
     confidence: float = 0.95,
     memory: int = DEFAULT_MEMORY,
@@ -44,10 +47,15 @@ def measure_exposure(
         secrets: Complete texts of the format.
         method: "auto": a sample first; then an exact count of those secrets for which it will fit in the budget.
             "exact": an exact count, or an error. "importance": the unbiased estimate. "sampling": rank among secrets
-            drawn uniformly. "skewnormal": the paper's extrapolation.
+            drawn uniformly, or from the prior. "skewnormal": the paper's extrapolation.
         budget: The largest number of expansions of an exact count.
         samples: How many walks an estimate takes at most.
         seed: Of the walks.
+        prior: How likely the secrets were before anything was learnt about them: a tree of the same format and
+            tokenizer with a reference model that has not seen them, or an object with `log2_probabilities(texts)`. Exposure is
+            then -log2 of the prior probability of all secrets that cost at most as much, so that a secret drawn from
+            the prior that was not learnt shows b bits with a probability of at most 2^-b. None: all secrets were
+            equally likely.
         precision: Stop as soon as the interval of every secret is at most so many bits wide; None: spend what
             `samples` and `budget` allow.
         confidence: Of the intervals.
@@ -80,6 +88,7 @@ def measure_exposure(
     scored = score(tree, distinct, memory=memory)
     paths = tree.paths(distinct)
     rounding = measure_rounding(tree, paths[np.isfinite(scored.costs)], memory=memory)
+    expected = None if prior is None else make_prior(tree, prior, budget)
     case = TreeCase(
         tree=tree,
         secrets=distinct,
@@ -94,9 +103,23 @@ def measure_exposure(
         confidence=confidence,
         memory=memory,
         progress=progress,
+        prior=expected,
+        log_prior=None if expected is None else expected.of_paths(paths, memory),
     )
     estimates = measure_possible(case, secrets, METHODS.get(method))
+    estimates = with_margins(case, [_against_the_prior(estimate, case) for estimate in estimates])
     return [_with_the_trees_word(estimate, tree) for estimate in estimates]
+
+
+def _against_the_prior(estimate: ExposureEstimate, case: TreeCase) -> ExposureEstimate:
+    """Every number rests on the prior, too; of a secret that it excludes only a bound is known."""
+    if case.prior is None or case.log_prior is None:
+        return estimate
+    excluded = bool(case.log_prior[case.secrets.index(estimate.secret)] == -math.inf)
+    rests_on = f"{estimate.rests_on}; and {case.prior.words}"
+    if excluded:
+        rests_on += ", which holds this secret impossible"
+    return replace(estimate, rests_on=rests_on, is_bound=estimate.is_bound or excluded)
 
 
 def _with_the_trees_word(estimate: ExposureEstimate, tree: SecretTree) -> ExposureEstimate:

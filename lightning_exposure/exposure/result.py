@@ -11,20 +11,26 @@ class ExposureEstimate:
 
     Attributes:
         secret: The text.
-        bits: Exposure, `log2 |R| - log2 rank`.
+        bits: Exposure, `log2 |R| - log2 rank`; against a prior, -log2 of the prior probability of all secrets that cost
+            at most as much.
         low: The lower end of the interval; equal to `high` exactly where the method is "exact". Decisions belong here.
         high: The upper end.
         method: How it was found: "exact", "counted" (every secret was counted, but rounding leaves ties undecided),
             "importance", "sampling" or "skewnormal".
         rank: How many secrets of the format cost at most as much, this one included: an int where they were counted.
         log_perplexity: What the secret costs, in bits.
-        size_bits: log2 |R|, the largest possible exposure.
-        is_bound: Whether `bits` is only a lower bound: nothing in the sample was as cheap as the secret.
+        size_bits: log2 |R|, the largest possible exposure without a prior.
+        is_bound: Whether `bits` is only a lower bound: nothing in the sample was as cheap as the secret, or the prior
+            holds it impossible.
         confidence: Of the interval.
         expansions: How many nodes the model read for this answer and the others that share its walks.
         ks_statistic: Skew-normal only: Kolmogorov-Smirnov distance of the fit.
         ks_pvalue: Skew-normal only: its p-value.
         rests_on: What the interval rests on, in words.
+        prior_bits: Against a prior only: -log2 of the prior probability of the secret, the largest possible exposure.
+        margin_bits: Of a secret of rank 1 only: how many bits the next secret costs more, so that the model would have
+            to change by as much before another one took its place.
+        margin_is_bound: Whether the next secret was not found, and `margin_bits` is only a lower bound.
     """
 
     secret: str
@@ -41,14 +47,21 @@ class ExposureEstimate:
     ks_statistic: float | None = None
     ks_pvalue: float | None = None
     rests_on: str = ""
+    prior_bits: float | None = None
+    margin_bits: float | None = None
+    margin_is_bound: bool = False
+
+    @property
+    def ceiling_bits(self) -> float:
+        """The largest exposure that this secret can have: log2 |R|, or -log2 of its prior probability."""
+        return self.size_bits if self.prior_bits is None else self.prior_bits
 
     def __str__(self) -> str:
         """One line for people."""
         sign = ">=" if self.is_bound else "="
         interval = "" if self.low == self.high else f" [{self.low:.2f}, {self.high:.2f}]"
-        return (
-            f"{self.secret!r}: exposure {sign} {self.bits:.2f}{interval} of {self.size_bits:.2f} bits ({self.method})"
-        )
+        scale = f"of {self.ceiling_bits:.2f} bits ({self.method})"
+        return f"{self.secret!r}: exposure {sign} {self.bits:.2f}{interval} {scale}"
 
     def to_dict(self) -> dict[str, object]:
         """All attributes, for JSON."""

@@ -203,7 +203,7 @@ def _exact(case: PairCase) -> list[ExposureEstimate]:
     for i, (number, cost) in enumerate(zip(case.numbers, case.costs, strict=True)):
         costs[number] = cost  # itself, whatever the rounding
         rank, fewest, most = (1 + count for count in rank_counts(costs, number, case.rounding))
-        estimates.append(case.counted(i, rank, fewest, most, case.size))
+        estimates.append(case.counted(i, (rank, fewest, most), case.size))
     return estimates
 
 

@@ -18,11 +18,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lightning_exposure.exposure._case import TreeCase, bits_of_rank
+from lightning_exposure.exposure._case import TreeCase
 from lightning_exposure.exposure.methods._exact import count, estimates_from_ranks
 from lightning_exposure.exposure.methods._importance import estimates_from_walks
 from lightning_exposure.exposure.methods._registered import METHODS
-from lightning_exposure.exposure.methods._sampling import GrowingReferences, estimates_from_references
+from lightning_exposure.exposure.methods._sampling import (
+    GrowingDraws,
+    GrowingReferences,
+    estimates_from_draws,
+    estimates_from_references,
+)
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.walks import DistinctSampler, DistinctWalks
 
@@ -86,11 +91,15 @@ class _Measurement:
         self._plan = looks(case.samples, case.precision, 1.0 - case.confidence)
         # What begins with a known text cannot be drawn uniformly.
         whole = case.tree.size == case.tree.format.size
-        self._uniform = GrowingReferences(case, case.seed + 1) if whole else None
+        self._uniform: GrowingReferences | GrowingDraws | None = None
+        if case.prior is not None:
+            self._uniform = GrowingDraws(case, case.seed + 1) if case.prior.can_be_drawn_from else None
+        elif whole:
+            self._uniform = GrowingReferences(case, case.seed + 1)
 
     def run(self) -> list[ExposureEstimate]:
         case = self._case
-        sampler = DistinctSampler(case.tree, case.samples, seed=case.seed, bound=case.bound, memory=case.memory)
+        sampler = DistinctSampler(case.walked, case.samples, seed=case.seed, bound=case.bound, memory=case.memory)
         for number, look in enumerate(self._plan):
             walks = sampler.draw(look.samples)
             estimates = estimates_from_walks(case, walks, 1.0 - look.error * (1.0 - _UNIFORM_SHARE))
@@ -107,14 +116,26 @@ class _Measurement:
 
     def _look_at_references(self, look: Look) -> None:
         """Narrow the intervals of secrets that are no cheaper than many others."""
-        size_bits = self._case.tree.bits
-        many = [i for i in self._too_wide() if self._estimates[i].rank * look.samples >= _HITS * 2.0**size_bits]
+        many = [i for i in self._too_wide() if self._expected_hits(i, look.samples) >= _HITS]
         if self._case.precision is None or self._uniform is None or not many:
             return
-        sample = self._uniform.draw(look.samples)
-        estimates = estimates_from_references(self._case, sample, 1.0 - look.error * _UNIFORM_SHARE)
+        estimates = self._by_references(look.samples, 1.0 - look.error * _UNIFORM_SHARE)
         for i in many:
             self._estimates[i] = both(self._estimates[i], estimates[i])
+
+    def _expected_hits(self, i: int, samples: int) -> float:
+        """How many of so many references should be as cheap as a secret."""
+        estimate = self._estimates[i]
+        if self._case.prior is not None:
+            return samples * 2.0**-estimate.bits
+        return estimate.rank * samples / 2.0**self._case.tree.bits
+
+    def _by_references(self, samples: int, confidence: float) -> list[ExposureEstimate]:
+        """What secrets drawn uniformly, or from the prior, say about all secrets."""
+        if isinstance(self._uniform, GrowingDraws):
+            return estimates_from_draws(self._case, self._uniform.draw(samples), confidence)
+        assert self._uniform is not None
+        return estimates_from_references(self._case, self._uniform.draw(samples), confidence)
 
     def _too_wide(self) -> list[int]:
         """The secrets whose intervals are wider than was asked for, and could still become narrower."""
@@ -134,7 +155,7 @@ class _Measurement:
         group = sorted(
             (i for i in needed if needed[i] <= self._worth(i, walks, to_come)), key=lambda i: float(case.costs[i])
         )
-        refuted: dict[int, int] = {}
+        refuted: dict[int, tuple[int, float]] = {}
         while group:
             budget = case.budget
             if not set(group) & set(self._too_wide()):  # it was to be cheap, and nothing depends on it
@@ -146,7 +167,9 @@ class _Measurement:
                 break
             # The more expensive half needs more than the sample promised; the cheaper half may still keep its word.
             half = len(group) // 2
-            refuted |= dict(zip(group[half:], ranks.fewest[half:], strict=True))
+            least = ranks.fewest if ranks.masses is None else ranks.masses[1]
+            found = zip(ranks.fewest[half:], least[half:], strict=True)
+            refuted |= dict(zip(group[half:], found, strict=True))
             group = group[:half]
         if refuted:
             self._fall_back(refuted)
@@ -176,22 +199,23 @@ class _Measurement:
             worth = max(worth, walks.expansions * (to_come[1].samples / to_come[0].samples - 1.0))
         return min(budget, worth)
 
-    def _fall_back(self, refuted: dict[int, int]) -> None:
-        """The interval of a uniform sample, cut off at what a count found, for secrets whose sample was refuted."""
+    def _fall_back(self, refuted: dict[int, tuple[int, float]]) -> None:
+        """The interval of a uniform sample, cut off at what a count found, for secrets whose sample was refuted.
+
+        Args:
+            refuted: How many secrets that are as cheap the count had found, and their mass.
+        """
         case = self._case
         if self._uniform is not None:
-            sample = self._uniform.draw(case.samples)
-            error = self._plan[-1].error * _UNIFORM_SHARE
-            all_of_them = estimates_from_references(case, sample, 1.0 - error)
+            all_of_them = self._by_references(case.samples, 1.0 - self._plan[-1].error * _UNIFORM_SHARE)
             estimates = [all_of_them[i] for i in refuted]
-            by = f"a uniform sample of {len(sample.costs):,} secrets"
+            by = estimates[0].rests_on.removesuffix(", and nothing else")
         else:
-            size = case.tree.size
-            estimates = [case.estimate(i, "sampling", size, (1, size), 0, "", is_bound=True) for i in refuted]
+            estimates = [self._nothing_known(i) for i in refuted]
             by = "nothing more than the number of secrets"
         settled = {}
-        for (i, fewest), estimate in zip(refuted.items(), estimates, strict=True):
-            ceiling = bits_of_rank(fewest, case.tree.bits)
+        for (i, (fewest, mass)), estimate in zip(refuted.items(), estimates, strict=True):
+            ceiling = case.exposure(i, mass)
             rests_on = (
                 f"{by}, and {fewest:,} secrets that a count had found to be as cheap when its budget ended; the walks "
                 "that follow the model had promised fewer, and are not used"
@@ -203,6 +227,13 @@ class _Measurement:
                 estimate, bits=max(low, bits), low=low, high=high, rank=rank, method="sampling", rests_on=rests_on
             )
         self._settle(settled)
+
+    def _nothing_known(self, i: int) -> ExposureEstimate:
+        """Between the secret alone and all there are."""
+        case = self._case
+        mass = None if case.prior is None else case.whole(i)
+        interval = (case.own(i), case.whole(i))
+        return case.estimate(i, "sampling", case.size, interval, 0, "", mass=mass, is_bound=True)
 
     def _settle(self, estimates: dict[int, ExposureEstimate]) -> None:
         self._estimates |= estimates
@@ -223,6 +254,7 @@ def both(walked: ExposureEstimate, drawn: ExposureEstimate) -> ExposureEstimate:
         return replace(drawn, rests_on=f"{drawn.rests_on}; walks that follow the model contradict it")
     narrower = min(walked, drawn, key=lambda estimate: estimate.high - estimate.low)
     bits = min(high, max(low, narrower.bits))
-    rank = narrower.rank if bits == narrower.bits else 2.0 ** (narrower.size_bits - bits)
+    stays = bits == narrower.bits or narrower.prior_bits is not None  # against a prior the rank is a count by itself
+    rank = narrower.rank if stays else 2.0 ** (narrower.size_bits - bits)
     rests_on = f"{walked.rests_on}; and on {drawn.rests_on}"
     return replace(narrower, bits=bits, rank=rank, low=low, high=high, rests_on=rests_on)

@@ -35,10 +35,12 @@ def count(case: TreeCase) -> tuple[TreeCase, Ranks]:
     spent = 0
     while True:
         ranks = count_ranks(
-            case.tree,
+            case.walked,
             case.paths,
             case.costs,
             case.rounding,
+            prior=case.log_prior,
+            weigh=None if case.prior is None else case.prior.of_found,
             budget=case.budget,
             memory=case.memory,
             progress=case.progress,
@@ -52,5 +54,6 @@ def count(case: TreeCase) -> tuple[TreeCase, Ranks]:
 
 def estimates_from_ranks(case: TreeCase, ranks: Ranks) -> list[ExposureEstimate]:
     """What a finished count says."""
-    each = zip(ranks.ranks, ranks.fewest, ranks.most, strict=True)
-    return [case.counted(i, *rank, ranks.expansions) for i, rank in enumerate(each)]
+    each = list(zip(ranks.ranks, ranks.fewest, ranks.most, strict=True))
+    masses = [None] * len(each) if ranks.masses is None else list(zip(*ranks.masses, strict=True))
+    return [case.counted(i, each[i], ranks.expansions, masses[i]) for i in range(len(case))]

@@ -14,6 +14,8 @@ from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.walks import DistinctWalks, RankCounts, distinct_walks, log_weights
 
+Floats = NDArray[np.float64]
+
 _RESTS_ON = (
     "{} secrets drawn as the model likes them; it holds if no rarely drawn beginning hides many secrets that are as "
     "cheap, which a sample alone cannot see"
@@ -23,7 +25,7 @@ _RESTS_ON = (
 @METHODS.register("importance", priority=2)
 def measure_by_importance(case: TreeCase) -> list[ExposureEstimate]:
     """The unbiased estimate from one sample without replacement."""
-    walks = distinct_walks(case.tree, case.samples, seed=case.seed, bound=case.bound, memory=case.memory)
+    walks = distinct_walks(case.walked, case.samples, seed=case.seed, bound=case.bound, memory=case.memory)
     return estimates_from_walks(case, walks, case.confidence)
 
 
@@ -35,42 +37,95 @@ def estimates_from_walks(case: TreeCase, walks: DistinctWalks, confidence: float
         walks: The sample, drawn within the case's bound.
         confidence: Of the intervals.
     """
+    log_prior = None if case.prior is None else case.prior.of_found(walks)
     if walks.complete:
-        counts = RankCounts(case.paths, case.costs, case.rounding)
-        counts.add(walks.paths, walks.costs)
-        each = zip(*counts.ranks(), strict=True)
-        return [case.counted(i, *rank, walks.expansions) for i, rank in enumerate(each)]
+        return _counted(case, walks, log_prior)
     own = dict(PathFinder(case.paths).find(walks.paths))
-    weights = log_weights(case.tree, case.paths, bound=case.bound, memory=case.memory)
-    own_inclusion = walks.inclusion_of(weights)
+    own_weights = log_weights(case.walked, case.paths, bound=case.bound, memory=case.memory)
+    own_inclusion = walks.inclusion_of(own_weights)
     rests_on = _RESTS_ON.format(f"{len(walks.costs):,}")
     estimates = []
     for i, cost in enumerate(case.costs.tolist()):
         others = np.ones(len(walks.costs), dtype=bool)
         if i in own:
             others[own[i]] = False
-        surely = walks.inclusion[others & case.rounding.surely_as_cheap(walks.costs, cost)]
-        perhaps = walks.inclusion[others & case.rounding.perhaps_as_cheap(walks.costs, cost)]
-        missed = min(own_inclusion[i], walks.least_inclusion(cost), perhaps.min(initial=1.0))
-        low, high = _interval(surely, perhaps, missed, confidence)
-        interval = (1.0 + low, min(float(case.tree.size), 1.0 + high))
-        cheaper = float((1.0 / walks.inclusion[others & (walks.costs <= cost)]).sum())
+        weights = case.weights(i, log_prior, len(walks.costs))
+        surely = others & case.rounding.surely_as_cheap(walks.costs, cost)
+        perhaps = others & case.rounding.perhaps_as_cheap(walks.costs, cost)
+        missed = min(own_inclusion[i], walks.least_inclusion(cost), walks.inclusion[perhaps].min(initial=1.0))
+        low, high = _interval(
+            _sum_and_variance(walks.inclusion[surely], weights[surely]),
+            _sum_and_variance(walks.inclusion[perhaps], weights[perhaps]),
+            _heaviest(case, i, walks, weights, missed),
+            confidence,
+        )
+        itself = case.own(i)
+        low = max(low, float(weights[surely].sum()))  # what was found is certain
+        most = case.whole(i)
+        if case.prior is not None:  # and so is what was found to be more expensive
+            most = max(itself + low, most - float(weights[others & ~perhaps].sum()))
+        interval = (itself + low, min(most, itself + high))
+        cheap = others & (walks.costs <= cost)
+        cheaper = float((weights[cheap] / walks.inclusion[cheap]).sum())
         # With nothing cheaper in the sample the rank is somewhere below what the sample can resolve: a bound.
-        is_bound = cheaper == 0.0 and interval[1] > 1.0
-        rank = interval[1] if is_bound else min(interval[1], max(interval[0], 1.0 + cheaper))
-        estimates.append(case.estimate(i, "importance", rank, interval, walks.expansions, rests_on, is_bound=is_bound))
+        is_bound = cheaper == 0.0 and interval[1] > itself
+        amount = interval[1] if is_bound else min(interval[1], max(interval[0], itself + cheaper))
+        estimates.append(_estimate(case, i, walks, cheap, amount, interval, rests_on, is_bound))
     return estimates
 
 
+def _counted(case: TreeCase, walks: DistinctWalks, log_prior: Floats | None) -> list[ExposureEstimate]:
+    """Everything is in the sample."""
+    counts = RankCounts(case.paths, case.costs, case.rounding, case.log_prior)
+    counts.add(walks.paths, walks.costs, log_prior)
+    each, masses = list(zip(*counts.ranks(), strict=True)), counts.masses()
+    of_each = [None] * len(each) if masses is None else list(zip(*masses, strict=True))
+    return [case.counted(i, each[i], walks.expansions, of_each[i]) for i in range(len(case))]
+
+
+def _estimate(
+    case: TreeCase,
+    i: int,
+    walks: DistinctWalks,
+    cheap: NDArray[np.bool_],
+    amount: float,
+    interval: tuple[float, float],
+    rests_on: str,
+    is_bound: bool,
+) -> ExposureEstimate:
+    if case.prior is None:
+        return case.estimate(i, "importance", amount, interval, walks.expansions, rests_on, is_bound=is_bound)
+    rank = min(float(case.size), 1.0 + float((1.0 / walks.inclusion[cheap]).sum()))
+    return case.estimate(i, "importance", rank, interval, walks.expansions, rests_on, mass=amount, is_bound=is_bound)
+
+
+def _heaviest(case: TreeCase, i: int, walks: DistinctWalks, weights: Floats, missed: float) -> float:
+    """The largest spread that a single secret which is not in the sample may stand for.
+
+    Args:
+        case: The secrets.
+        i: Which of them.
+        walks: The sample.
+        weights: What its secrets weigh in the unit of number i.
+        missed: The smallest inclusion probability of a secret that is as cheap.
+    """
+    spread = math.sqrt(1.0 - missed) / missed
+    if case.prior is None:
+        return spread
+    if case.prior.proposes:
+        return walks.heaviest_mass(missed) * case.whole(i)
+    return max(0.0, case.whole(i) - float(weights.sum())) * spread  # all that is left may be a single secret
+
+
 def _interval(
-    surely: NDArray[np.float64], perhaps: NDArray[np.float64], missed: float, confidence: float
+    surely: tuple[float, float], perhaps: tuple[float, float], heaviest: float, confidence: float
 ) -> tuple[float, float]:
-    """An interval for a count, from the inclusion probabilities of what counts for certain and of what may count."""
-    heaviest = math.sqrt(1.0 - missed) / missed
-    low, _ = weighted_count_interval(*_sum_and_variance(surely), heaviest, confidence)
-    _, high = weighted_count_interval(*_sum_and_variance(perhaps), heaviest, confidence)
-    return max(low, len(surely)), high  # what was found is certain
+    """An interval for a sum of weights, from estimates and variances of what counts for certain and what may count."""
+    low, _ = weighted_count_interval(*surely, heaviest, confidence)
+    _, high = weighted_count_interval(*perhaps, heaviest, confidence)
+    return low, high
 
 
-def _sum_and_variance(inclusion: NDArray[np.float64]) -> tuple[float, float]:
-    return float((1.0 / inclusion).sum()), float(((1.0 - inclusion) / inclusion**2).sum())
+def _sum_and_variance(inclusion: Floats, weights: Floats) -> tuple[float, float]:
+    variance = weights**2 * (1.0 - inclusion) / inclusion**2
+    return float((weights / inclusion).sum()), float(variance.sum())

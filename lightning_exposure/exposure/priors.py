@@ -1,0 +1,166 @@
+"""Priors from what people have: another model, a checkpoint, a model without its adapters, the weights of before.
+
+All of them end in a `SecretTree` of the reference, which `measure_exposure(tree, secrets, prior=...)` takes.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lightning_exposure.adapters.choosing import step_model
+from lightning_exposure.adapters.protocol import StepModel
+from lightning_exposure.adapters.states import State
+from lightning_exposure.errors import ArgumentError, ManifestError
+from lightning_exposure.tree.secret_tree import SecretTree
+
+Weights = Mapping[str, Tensor]
+"""A state dict."""
+
+
+def prior_from_model(model: nn.Module | StepModel, tree: SecretTree, *, context: int | None = None) -> SecretTree:
+    """The prior that a reference model gives to the secrets of a tree.
+
+    Args:
+        model: A model that has not seen the secrets: trained on other data, or before it was fine-tuned.
+        tree: What is measured; the prior gets its format and its tokenizer.
+        context: For a model without a state: how many of the last tokens it is given; None: all.
+
+    Example:
+        >>> from lightning_exposure import CharTokenizer, SecretFormat, measure_exposure
+        >>> _ = torch.manual_seed(0)
+        >>> model, reference = (nn.Sequential(nn.Embedding(14, 8), nn.Linear(8, 14)) for _ in range(2))
+        >>> tree = SecretTree(model, SecretFormat("pin ###"), CharTokenizer.from_text("pin 0123456789"))
+        >>> estimate, = measure_exposure(tree, ["pin 123"], prior=prior_from_model(reference, tree))
+        >>> estimate.method, 0 <= estimate.bits <= estimate.prior_bits
+        ('exact', True)
+    """
+    return SecretTree(model, tree.format, tree.tokenizer, context=context, batch_size=tree.batch_size)
+
+
+def weights_on_cpu(module: nn.Module) -> dict[str, Tensor]:
+    """A copy of all weights and buffers of a module, kept on the CPU: what it was before it is trained any further."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}
+
+
+def weights_of_checkpoint(path: str | Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint of Lightning, or in a file with nothing but a state dict.
+
+    Raises:
+        ManifestError: The file holds no weights, or more than weights can be read from it safely.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ManifestError(
+            f"{path}: not a checkpoint that can be read without running code from it ({str(error)[:200]}). Load the "
+            "module yourself, and use it as a model."
+        ) from error
+    weights = content.get("state_dict", content) if isinstance(content, dict) else None
+    if not weights or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise ManifestError(f"{path}: holds no weights; expected a checkpoint of Lightning, or a state dict.")
+    return dict(weights)
+
+
+def with_weights(module: nn.Module, weights: Weights) -> nn.Module:
+    """A copy of a module with other weights, on the same device; the module itself is not touched.
+
+    Args:
+        module: What is copied.
+        weights: As `weights_on_cpu` or `weights_of_checkpoint` give them.
+
+    Raises:
+        ArgumentError: They do not fit the module.
+    """
+    other = deepcopy(module)
+    try:
+        other.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"weights do not fit {type(module).__name__}: {str(error)[:300]}. Expected those of a module of the same "
+            "kind and size."
+        ) from error
+    other.zero_grad(set_to_none=True)
+    return other.requires_grad_(False).eval()
+
+
+def without_adapters(model: nn.Module, *, context: int | None = None) -> StepModel:
+    """A model as it is with its adapters switched off (PEFT): the pretrained one, without a second copy of it.
+
+    The adapters are off only while the reference reads, so that it can read in step with the model itself.
+
+    Args:
+        model: A module that is, or holds, models of PEFT.
+        context: For a model without a state: how many of the last tokens it is given; None: all.
+
+    Raises:
+        ArgumentError: There are no adapters in it.
+    """
+    if not _with_adapters(model):
+        raise ArgumentError(
+            f"model is {type(model).__name__}, in which nothing has disable_adapter(); expected a model of PEFT. Give "
+            "the model that was fine-tuned as prior instead, as prior_from_model(pretrained, tree)."
+        )
+    return _WithoutAdapters(step_model(model, context=context))
+
+
+@contextmanager
+def adapters_off(module: nn.Module) -> Iterator[None]:
+    """Switch the adapters in a module off; afterwards they are on, and what is trained is what was trained before."""
+    trained = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
+    try:
+        with ExitStack() as stack:
+            for part in _with_adapters(module):
+                stack.enter_context(part.disable_adapter())
+            yield
+    finally:
+        for parameter, requires_grad in trained:  # PEFT switches gradients with its adapters
+            parameter.requires_grad_(requires_grad)
+
+
+def _with_adapters(module: nn.Module) -> list[Any]:
+    """The outermost parts of a module whose adapters can be switched off."""
+    if callable(getattr(module, "disable_adapter", None)):
+        return [module]
+    return [part for child in module.children() for part in _with_adapters(child)]
+
+
+class _WithoutAdapters:
+    """A `StepModel` that reads with the adapters off."""
+
+    def __init__(self, model: StepModel) -> None:
+        self._model = model
+
+    @property
+    def module(self) -> nn.Module:
+        return self._model.module
+
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
+        with adapters_off(self.module):
+            return self._model.start(tokens)
+
+    def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
+        with adapters_off(self.module):
+            return self._model.step(state, tokens)
+
+    def select(self, state: State, rows: Tensor, /) -> State:
+        return self._model.select(state, rows)
+
+    def concatenate(self, states: Sequence[State], /) -> State:
+        return self._model.concatenate(states)
+
+    def bytes_of(self, state: State, /) -> int:
+        return self._model.bytes_of(state)
+
+    def __getattr__(self, name: str) -> Any:
+        # What an adapter may tell besides, such as `row_bytes` and `rereads`.
+        if name == "_model":
+            raise AttributeError(name)
+        return getattr(self._model, name)
