@@ -10,5 +10,7 @@ from lightning_exposure.secrets.canaries.canary_set import CanarySet
 from lightning_exposure.secrets.formats.acceptor import Acceptor
 from lightning_exposure.secrets.formats.format import SecretFormat
 from lightning_exposure.secrets.formats.tied import TiedFormats
+from lightning_exposure.secrets.scanner.finding import Finding
+from lightning_exposure.secrets.scanner.scanner import Scanner
 
-__all__ = ["Acceptor", "Canary", "CanarySet", "SecretFormat", "TiedFormats"]
+__all__ = ["Acceptor", "Canary", "CanarySet", "Finding", "Scanner", "SecretFormat", "TiedFormats"]
