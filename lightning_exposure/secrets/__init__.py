@@ -11,5 +11,16 @@ from lightning_exposure.secrets.formats.acceptor import Acceptor
 from lightning_exposure.secrets.formats.format import SecretFormat
 from lightning_exposure.secrets.formats.named import NAMED_FORMATS
 from lightning_exposure.secrets.formats.tied import TiedFormats
+from lightning_exposure.secrets.scanner.finding import Finding
+from lightning_exposure.secrets.scanner.scanner import Scanner
 
-__all__ = ["NAMED_FORMATS", "Acceptor", "Canary", "CanarySet", "SecretFormat", "TiedFormats"]
+__all__ = [
+    "NAMED_FORMATS",
+    "Acceptor",
+    "Canary",
+    "CanarySet",
+    "Finding",
+    "Scanner",
+    "SecretFormat",
+    "TiedFormats",
+]
