@@ -16,7 +16,7 @@ from lightning_exposure.exposure._prior import Prior
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks import Progress, Rounding, UniformSample, uniform_walks
-from lightning_exposure.walks._tallies import scales
+from lightning_exposure.walks.tallies import scales
 
 Triple = tuple[Any, Any, Any]
 """A number by the costs as they are, at least, and at most."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from lightning_exposure.adapters.choosing import step_model
 from lightning_exposure.adapters.protocol import StepModel
-from lightning_exposure.adapters.states import State
+from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.errors import ArgumentError, ManifestError
 from lightning_exposure.tree.secret_tree import SecretTree
 
@@ -142,21 +142,21 @@ class _WithoutAdapters:
     def module(self) -> nn.Module:
         return self._model.module
 
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, State]:
+    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, ModelState]:
         with adapters_off(self.module):
             return self._model.start(tokens)
 
-    def step(self, state: State, tokens: Tensor, /) -> tuple[Tensor, State]:
+    def step(self, state: ModelState, tokens: Tensor, /) -> tuple[Tensor, ModelState]:
         with adapters_off(self.module):
             return self._model.step(state, tokens)
 
-    def select(self, state: State, rows: Tensor, /) -> State:
+    def select(self, state: ModelState, rows: Tensor, /) -> ModelState:
         return self._model.select(state, rows)
 
-    def concatenate(self, states: Sequence[State], /) -> State:
+    def concatenate(self, states: Sequence[ModelState], /) -> ModelState:
         return self._model.concatenate(states)
 
-    def bytes_of(self, state: State, /) -> int:
+    def bytes_of(self, state: ModelState, /) -> int:
         return self._model.bytes_of(state)
 
     def __getattr__(self, name: str) -> Any:

@@ -3,12 +3,12 @@
 from lightning_exposure.walks.batches import DEFAULT_MEMORY
 from lightning_exposure.walks.beam import beam
 from lightning_exposure.walks.best_first import SearchResult, best_first
-from lightning_exposure.walks.distinct import DistinctSampler, DistinctWalks, distinct_walks
 from lightning_exposure.walks.enumerate import Leaves, RankCounts, Ranks, count_ranks, enumerate_leaves
 from lightning_exposure.walks.heaviest_first import Mass, heaviest_first
 from lightning_exposure.walks.progress import Progress
 from lightning_exposure.walks.rounding import Rounding, measure_rounding
-from lightning_exposure.walks.sample import (
+from lightning_exposure.walks.sampling.distinct import DistinctSampler, DistinctWalks, distinct_walks
+from lightning_exposure.walks.sampling.independent import (
     ModelWalks,
     PriorWalks,
     UniformSample,
@@ -16,9 +16,9 @@ from lightning_exposure.walks.sample import (
     prior_walks,
     uniform_walks,
 )
+from lightning_exposure.walks.sampling.weights import log_weights
 from lightning_exposure.walks.score import Scores, score
 from lightning_exposure.walks.weighed_tree import WeighedTree
-from lightning_exposure.walks.weights import log_weights
 
 __all__ = [
     "DEFAULT_MEMORY",

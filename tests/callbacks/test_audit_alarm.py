@@ -18,8 +18,8 @@ from lightning_exposure.callbacks import AuditCallback, AuditWarning
 from lightning_exposure.data import TextDataModule, inject
 from lightning_exposure.data.ledger import Ledger
 from lightning_exposure.errors import ArgumentError, DataError, FitError
+from lightning_exposure.privacy.audit._bounds import one_run_epsilon
 from lightning_exposure.privacy.audit._guessing import plan
-from lightning_exposure.privacy.audit.bounds import one_run_epsilon
 from lightning_exposure.report import RunRecord
 from tests.callbacks.audit_setups import COINS, PINS, SOME, DifferentialPrivacy, data, encode, train
 from tests.callbacks.setups import CHARS, Model, trainer

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from lightning_exposure.errors import ArgumentError, ScoreError
+from lightning_exposure.privacy.audit._bounds import one_run_epsilon
 from lightning_exposure.privacy.audit._guessing import plan, right_guesses
 from lightning_exposure.privacy.audit.audit import AuditResult, audit, largest_provable_epsilon
-from lightning_exposure.privacy.audit.bounds import one_run_epsilon
 from lightning_exposure.privacy.audit.separation import attack_accuracy, auc, tpr_at_fpr
 
 Scores = tuple[NDArray[np.float64], NDArray[np.float64]]

@@ -12,7 +12,7 @@ from scipy import stats
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure.intervals import clopper_pearson
-from lightning_exposure.privacy.audit.bounds import (
+from lightning_exposure.privacy.audit._bounds import (
     group_delta,
     one_run_epsilon,
     one_run_p_value,

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lightning_exposure.errors import ArgumentError, FormatError, SecretError
 from lightning_exposure.secrets import SecretFormat
-from lightning_exposure.secrets.formats._pattern import escape
+from lightning_exposure.secrets.formats.pattern import escape
 
 WORDS = st.lists(st.text("ab1#{é ", max_size=3), min_size=1, max_size=4, unique=True)
 

@@ -14,8 +14,8 @@ from scipy import stats
 from lightning_exposure._checks import check_confidence, check_delta, whole_number
 from lightning_exposure.errors import ScoreError
 from lightning_exposure.exposure.intervals import clopper_pearson
+from lightning_exposure.privacy.audit._bounds import one_run_epsilon, rates_epsilon, tries_epsilon
 from lightning_exposure.privacy.audit._guessing import Try, plan, right_guesses
-from lightning_exposure.privacy.audit.bounds import one_run_epsilon, rates_epsilon, tries_epsilon
 from lightning_exposure.privacy.audit.separation import Floats, attack_accuracy, auc, checked_scores, tpr_at_fpr
 
 _UNFAIR = 1e-6

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from lightning_exposure.secrets.formats._checksum import luhn_check_digit
-from lightning_exposure.secrets.formats._pattern import Slot
+from lightning_exposure.secrets.formats.pattern import Slot
 
 
 class Numbering:
     """A bijection between ``range(size)`` and the texts of some slots; the first blank counts most.
 
-    >>> from lightning_exposure.secrets.formats._pattern import parse
+    >>> from lightning_exposure.secrets.formats.pattern import parse
     >>> Numbering(parse("pin ##", {})).text_of(42)
     'pin 42'
     """

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from lightning_exposure.errors import SecretError
 from lightning_exposure.secrets.formats._checksum import luhn_term
-from lightning_exposure.secrets.formats._pattern import DIGITS, LETTERS, Slot
+from lightning_exposure.secrets.formats.pattern import DIGITS, LETTERS, Slot
 
 
 class State(NamedTuple):

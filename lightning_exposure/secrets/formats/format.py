@@ -14,11 +14,11 @@ from lightning_exposure.errors import ArgumentError, FormatError, SecretError
 from lightning_exposure.secrets.formats._ambiguity import find_ambiguity
 from lightning_exposure.secrets.formats._checksum import CHECKSUMS
 from lightning_exposure.secrets.formats._numbering import Numbering
-from lightning_exposure.secrets.formats._pattern import RESERVED_NAMES, Slot, check_words, parse
 from lightning_exposure.secrets.formats._reading import Reader
 from lightning_exposure.secrets.formats.acceptor import Acceptor, build_acceptor
 from lightning_exposure.secrets.formats.drawing import Seed, distinct_integers, generator_from
 from lightning_exposure.secrets.formats.graph import accepts
+from lightning_exposure.secrets.formats.pattern import RESERVED_NAMES, Slot, check_words, parse
 
 _SHOWN_WORDS = 6
 
@@ -173,7 +173,7 @@ class SecretFormat(metaclass=_WithNamedFormats):
         >>> password.render(0), password.prompt
         ('password: 000000', 'password: ')
         """
-        from lightning_exposure.secrets.formats.regex import RegexFormat  # it is a kind of this
+        from lightning_exposure.secrets.formats._regex import RegexFormat  # it is a kind of this
 
         return RegexFormat(pattern, name=name)
 

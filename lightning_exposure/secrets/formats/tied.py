@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from lightning_exposure._checks import refusal
 from lightning_exposure.errors import FormatError
+from lightning_exposure.secrets.formats._regex import RegexFormat, same_blank
 from lightning_exposure.secrets.formats.format import SecretFormat
-from lightning_exposure.secrets.formats.regex import RegexFormat, same_blank
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from lightning_exposure.secrets.formats._pattern import escape
 from lightning_exposure.secrets.formats.format import SecretFormat
+from lightning_exposure.secrets.formats.pattern import escape
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from lightning_exposure._checks import instance
 from lightning_exposure._registry import Registry
-from lightning_exposure.secrets.formats._pattern import escape
 from lightning_exposure.secrets.formats.format import SecretFormat
+from lightning_exposure.secrets.formats.pattern import escape
 
 NamedFormat = Callable[..., SecretFormat]
 

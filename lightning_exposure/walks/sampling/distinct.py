@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.tree.secret_tree import Children, Nodes, SecretTree
-from lightning_exposure.walks._competitors import COMPLETE, DEAD, OPEN, Passed, Pool
 from lightning_exposure.walks._families import families
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
-from lightning_exposure.walks.weighed_tree import WeighedChildren, WeighedTree, join_nodes
-from lightning_exposure.walks.weights import (
+from lightning_exposure.walks.sampling._competitors import COMPLETE, DEAD, OPEN, Passed, Pool
+from lightning_exposure.walks.sampling.weights import (
     PRIOR_SHARE,
     TEMPERATURES,
     WeightFloor,
@@ -39,6 +38,7 @@ from lightning_exposure.walks.weights import (
     mixed,
     tempered,
 )
+from lightning_exposure.walks.weighed_tree import WeighedChildren, WeighedTree, join_nodes
 
 Floats = NDArray[np.float64]
 
