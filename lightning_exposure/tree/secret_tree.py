@@ -152,6 +152,11 @@ class SecretTree:
             raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
         self.format = format
         self.spelling = tokenizer if isinstance(tokenizer, Spelling) else Spelling(format, tokenizer)
+        if self.spelling.format is not format and self.spelling.format != format:
+            raise ArgumentError(
+                f"tokenizer is a Spelling of {self.spelling.format!r}; expected one of {format!r}. Give the tokenizer "
+                "itself, or Spelling(format, tokenizer) of the same format."
+            )
         self.tokenizer = self.spelling.tokenizer
         self.automaton = self.spelling.automaton
         tried = TriedModels() if tried is None else tried

@@ -162,3 +162,10 @@ class TestBadInput:
     def test_a_batch_size_of_zero(self) -> None:
         with pytest.raises(ArgumentError, match="batch_size is 0"):
             SecretTree(Constant(CHARS.vocab_size), SecretFormat("pin ##"), CHARS, batch_size=0)
+
+
+def test_a_spelling_of_another_format_is_refused() -> None:
+    spelling = CASES[0].tree().spelling
+    with pytest.raises(ArgumentError, match="tokenizer is a Spelling of .*; expected one of"):
+        SecretTree(CASES[0].model, SecretFormat("another ###"), spelling)
+    assert SecretTree(CASES[0].model, CASES[0].format, spelling).size == CASES[0].format.size
