@@ -18,6 +18,8 @@ from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.tokenization import CharTokenizer
 from lightning_exposure.walks import score
+from tests.adapters.hf_models import CHARS as HF_CHARS
+from tests.adapters.hf_models import gpt2
 from tests.toys import Recurrent, Stateless, sharpened
 
 CHARS = CharTokenizer.from_text("pin 0123456789")
@@ -171,6 +173,21 @@ def test_trees_that_share_what_was_tried_try_nothing_twice() -> None:
     assert score(again, ["pin 12"]).costs == score(SecretTree(model, PIN, CHARS), ["pin 12"]).costs
 
 
+def test_the_trials_of_a_hugging_face_model_run_once_for_all_trees_of_a_fit() -> None:
+    model, calls, tried = gpt2(), list[int](), TriedModels()
+    model.register_forward_pre_hook(lambda module, given: calls.append(given[0].numel()))
+
+    def calls_for(format: SecretFormat, **options: Any) -> int:
+        calls.clear()
+        SecretTree(model, format, HF_CHARS, **options)
+        return len(calls)
+
+    alone = calls_for(PIN)
+    assert calls_for(PIN, tried=tried) == alone
+    assert calls_for(PIN, tried=tried) == 0
+    assert 0 < calls_for(SecretFormat("code ###"), tried=tried) < calls_for(SecretFormat("code ###"))
+
+
 def test_a_context_is_another_adapter() -> None:
     model, tried = sharpened(Stateless(CHARS.vocab_size), seed=0), TriedModels()
     assert tried.step_model(model) is tried.step_model(model)
@@ -199,3 +216,14 @@ def test_a_model_that_is_refused_is_refused_each_time() -> None:
     for _ in range(2):
         with pytest.raises(ModelError, match="not causal"):
             SecretTree(model, PIN, CHARS, tried=tried)
+
+
+def test_the_example_of_the_docs_works() -> None:
+    page = Path(__file__).parents[2] / "docs" / "api" / "adapters.md"
+    code = page.read_text("utf-8").split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    try:
+        assert type(SecretTree(names["MyModel"](), PIN, CHARS).model) is names["MyAdapter"]
+    finally:
+        ADAPTERS.unregister("mine")
