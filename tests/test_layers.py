@@ -22,6 +22,7 @@ LAYERS = [
     "_lazy",
     "_lightning",
     "_opacus",
+    "_torch",
     "_checks",
     "secrets",
     "tokenization",
