@@ -24,6 +24,7 @@ LAYERS = [
     "_lazy",
     "_lightning",
     "_opacus",
+    "_torch",
     "_checks",
     "_files",
     "secrets",

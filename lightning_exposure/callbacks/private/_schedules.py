@@ -20,6 +20,7 @@ from typing import Any
 from torch import Tensor
 
 from lightning_exposure._lightning import metrics_hidden
+from lightning_exposure._torch import inner_schedules
 from lightning_exposure.callbacks.private._monitors import followed_metrics
 from lightning_exposure.callbacks.private._refusals import is_overridden
 from lightning_exposure.callbacks.private._rerunning import silenced
@@ -167,7 +168,7 @@ def _parts(scheduler: Any) -> Iterator[Any]:
     """A schedule, and those that it is made of."""
     if hasattr(scheduler, "__dict__"):
         yield scheduler
-        for inner in getattr(scheduler, "_schedulers", ()):
+        for inner in inner_schedules(scheduler):
             yield from _parts(inner)
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from lightning_exposure._torch import as_no_view, is_view, writes_to
 from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy.clipping._backward_passes import HeldBack, Tap, refuse_twice
 from lightning_exposure.privacy.clipping._layers import batch_dimension, raised, rule_for
@@ -54,7 +55,7 @@ class Listener(ABC):
         self._batch = batch
         self._own: Callable[..., Any] | None = vars(layer).get("forward")
         self._kind = type(layer)
-        self._parameters = dict(layer._parameters)
+        self._parameters = own_parameters(layer)
         self._records: list[Any] = []
 
     @property
@@ -97,7 +98,7 @@ class Listener(ABC):
         Raises:
             ModelError: Says what was changed.
         """
-        if type(self.layer) is not self._kind or not _same(self.layer._parameters, self._parameters):
+        if type(self.layer) is not self._kind or not _same(own_parameters(self.layer), self._parameters):
             raise ModelError(
                 f"{self.who}: was changed while it trained: its parameters are not those that it had (pruning, a "
                 "parametrization, a weight that was replaced). Do it before the training, and make weights that are "
@@ -195,7 +196,7 @@ class LayerListener(Listener):
         (read,) = given
         self._check_examples(read, "inputs")
         self._check_examples(outputs, "outputs")
-        held = HeldBack(partial(self._arrived, read.detach(), read._version))
+        held = HeldBack(partial(self._arrived, read.detach(), writes_to(read)))
         tap: Callable[..., Tensor] = Tap.apply
         return tap(self._unshared(outputs, read), held.leaf(outputs.device), held, self.who)
 
@@ -206,15 +207,13 @@ class LayerListener(Listener):
         """
         if self._rule.names is None:
             # Who knows what it has kept for its own backward pass; that must not count as written to.
-            return outputs.clone() if outputs._is_view() or outputs is read or outputs.requires_grad else outputs
-        if outputs._is_view():
-            # A linear layer gives its result another shape; nobody else has it, so it need not be copied.
-            return torch.ops.aten._unsafe_view(outputs, outputs.shape)  # type: ignore[no-any-return]
-        return outputs
+            return outputs.clone() if is_view(outputs) or outputs is read or outputs.requires_grad else outputs
+        # A linear layer gives its result another shape; nobody else has it, so it need not be copied.
+        return as_no_view(outputs) if is_view(outputs) else outputs
 
     def _arrived(self, read: Tensor, version: int, grads: Tensor) -> None:
         # Autograd no longer watches over the inputs, because the parameters' gradients are none of its business.
-        if read._version != version:
+        if writes_to(read) != version:
             raise ModelError(
                 f"{self.who}: its inputs were changed in place after it had read "
                 "them. Work on a copy (x = x + y instead of x += y)."
@@ -284,6 +283,11 @@ class RecurrentListener(Listener):
     def _reported(self, layer: int, *record: Tensor) -> None:
         if self._batch.examples:
             self._records.append((layer, record))
+
+
+def own_parameters(layer: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a layer itself, by all their names."""
+    return dict(layer.named_parameters(recurse=False, remove_duplicate=False))
 
 
 def is_listened_to(layer: nn.Module) -> bool:

@@ -22,6 +22,7 @@ from lightning_exposure._opacus import (
     has_rule,
     prepare_vectorized,
 )
+from lightning_exposure._torch import convolves_like, padding_of
 from lightning_exposure.privacy.clipping.gradients import Gradient, Products, Rows, Whole
 
 Found = Iterator[tuple[Tensor | None, Gradient]]
@@ -78,7 +79,7 @@ def batch_dimension(layer: nn.Module) -> int:
 def _works_like(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a layer is of a kind, and reads its inputs as that kind does."""
     same = isinstance(layer, kind) and type(layer).forward is kind.forward and "forward" not in vars(layer)
-    return same and getattr(type(layer), "_conv_forward", None) is getattr(kind, "_conv_forward", None)
+    return same and convolves_like(layer, kind)
 
 
 def _is_gpt2_linear(kind: type) -> bool:
@@ -113,7 +114,7 @@ def _embedding(layer: nn.Embedding, inputs: Tensor, grads: Tensor) -> Found:
 def _conv1d(layer: nn.Conv1d, inputs: Tensor, grads: Tensor) -> Found:
     """A convolution is a linear layer that reads a window at every step."""
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    padded = functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)
+    padded = functional.pad(inputs, padding_of(layer), mode=mode)
     (size,), (stride,), (dilation,) = layer.kernel_size, layer.stride, layer.dilation
     windows = padded.unfold(2, (size - 1) * dilation + 1, stride)[..., ::dilation]
     grads = grads.transpose(1, 2)

@@ -12,6 +12,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized
 
+from lightning_exposure._torch import gradient_is_hooked, has_old_backward_hook
 from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy.clipping._layers import rule_for
 
@@ -57,17 +58,13 @@ def hooked(part: nn.Module) -> str | None:
         >>> hooked(layer)
         "has hooks on the gradient of 'weight', which would never ..."
     """
-    names = [
-        name
-        for name, value in part.named_parameters(recurse=False)
-        if value._backward_hooks or getattr(value, "_post_accumulate_grad_hooks", None)
-    ]
+    names = [name for name, value in part.named_parameters(recurse=False) if gradient_is_hooked(value)]
     if names:
         return (
             f"has hooks on the gradient of {_listed(names)}, which would never be called: the gradients of single "
             "examples are found in another way. Remove them (register_hook, register_post_accumulate_grad_hook)."
         )
-    if part._backward_hooks and part._is_full_backward_hook is False:
+    if has_old_backward_hook(part):
         return "has a hook by register_backward_hook, which sees other gradients; use register_full_backward_hook."
     return None
 

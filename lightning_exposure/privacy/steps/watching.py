@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_exposure._torch import writes_to
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.fingerprints import content, fingerprints
 
@@ -172,12 +173,12 @@ class Watch:
 
     def _compared(self, remembered: dict[str, Tensor]) -> dict[str, Hashable]:
         """Of what was not chosen, only whether it is the same tensor, and PyTorch has counted no change."""
-        counted: dict[str, Hashable] = {name: (id(value), value._version) for name, value in remembered.items()}
+        counted: dict[str, Hashable] = {name: (id(value), writes_to(value)) for name, value in remembered.items()}
         return counted | fingerprints({name: value for name, value in remembered.items() if name in self._chosen})
 
     def _versions(self) -> tuple[Any, ...]:
-        parameters = [(id(value), value._version) for value in self._module.parameters()]
-        return tuple(parameters), tuple((id(value), value._version) for _, value in self._remembered())
+        parameters = [(id(value), writes_to(value)) for value in self._module.parameters()]
+        return tuple(parameters), tuple((id(value), writes_to(value)) for _, value in self._remembered())
 
     def _refuse(self, before: dict[str, Hashable], now: dict[str, Hashable], what: str, where: str) -> None:
         if before == now:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure._torch import is_dropout
 from lightning_exposure.privacy.clipping.clipping import Clipping
 from lightning_exposure.privacy.steps.proof.coordinates import Coordinates
 from lightning_exposure.privacy.steps.proof.reruns.undoing import LightState, RandomState, unnoticed
@@ -202,6 +203,6 @@ class Examples:
 
 def _dropouts(part: nn.Module) -> list[str]:
     """The names of a module's dropout rates."""
-    if isinstance(part, nn.modules.dropout._DropoutNd):
+    if is_dropout(part):
         return ["p"]
     return [name for name, value in vars(part).items() if "drop" in name and isinstance(value, float) and 0 < value < 1]

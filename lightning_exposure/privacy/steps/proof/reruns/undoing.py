@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure._lightning import TRAINER_LINKS
+from lightning_exposure._torch import FIXED_ATTRIBUTES
 
 _LARGEST = 2**20
 """Tensors with more numbers are not copied: data, tables and weights, not state."""
@@ -137,7 +138,7 @@ def _reached(value: Any, content: Any) -> list[Any]:
 
 def _is_fixed(name: Any) -> bool:
     """Whether an attribute of a module is none that a training step changes: weights, the Trainer, who listens."""
-    return name in (*TRAINER_LINKS, "_parameters", "_non_persistent_buffers_set") or "_hooks" in name
+    return name in (*TRAINER_LINKS, *FIXED_ATTRIBUTES) or "_hooks" in name
 
 
 def _put_back(value: Any, content: Any) -> None:
