@@ -151,7 +151,7 @@ class Comparison:
 
     @property
     def mood(self) -> str:
-        """Of the training runs with differential privacy: one "leaks", all are proven to "hold", or that is "unknown"."""
+        """Of the private training runs: one "leaks", all are proven to "hold", or that is "unknown"."""
         return joint_mood(outcome.verdict for outcome in self.outcomes if outcome.noise_multiplier)
 
     @property

@@ -53,9 +53,9 @@ def paper_like() -> Comparison:
 
 def test_the_verdict_says_plainly_what_privacy_did() -> None:
     assert paper_like().verdict == (
-        "Without differential privacy the secret can be extracted in 1 of 3 training runs with the first guess, and it is "
-        "unknown in 1; with differential privacy the secret cannot be extracted in any of 3 training runs within 1,000,000 "
-        "guesses (each with 95% confidence), not even at epsilon 2,346"
+        "Without differential privacy the secret can be extracted in 1 of 3 training runs with the first guess, and it "
+        "is unknown in 1; with differential privacy the secret cannot be extracted in any of 3 training runs within "
+        "1,000,000 guesses (each with 95% confidence), not even at epsilon 2,346"
     )
     leaking = Comparison([outcome("sgd", None, math.inf, SIZE), outcome("sgd", 0.1, 1e9, SIZE)])
     assert leaking.verdict.endswith(
