@@ -206,18 +206,18 @@ def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None
     write_whole(path, json.dumps(checked, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
-def write_whole(path: str | os.PathLike[str], text: str) -> None:
-    """Write a UTF-8 file in one step, with the directories it needs.
+def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file in one step, text in UTF-8, with the directories it needs.
 
-    The text goes to a new file beside the old one, which then takes its place: a reader, or a crash, meets the old
+    The content goes to a new file beside the old one, which then takes its place: a reader, or a crash, meets the old
     file or the new one and never half of it.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with temporary.open("xb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)

@@ -1,4 +1,4 @@
-"""`Comparison`: one secret, one text, several privacy settings, and what came out of each training."""
+"""`Comparison`: one secret, one text, several privacy settings, and what came out of each training run."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _CSV_COLUMNS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """One training.
+    """One training run.
 
     Attributes:
         optimizer: By name.
@@ -108,7 +108,7 @@ class Outcome:
 
 @dataclass
 class Comparison:
-    """Several trainings that differ in their privacy settings only.
+    """Several training runs that differ in their privacy settings only.
 
     Attributes:
         outcomes: What came of each, in the order of the table.
@@ -117,7 +117,7 @@ class Comparison:
     Example:
         >>> estimate = ExposureEstimate("pin 1234", 13.3, 13.3, 13.3, "exact", 1, 3.0, 13.3, False, 0.95, 9)
         >>> Comparison([Outcome("sgd", None, math.inf, 1.86, estimate, True, True, 60.0)]).verdict.partition(";")[0]
-        'Without differential privacy the secret can be extracted in 1 of 1 training with the first guess'
+        'Without differential privacy the secret can be extracted in 1 of 1 training run with the first guess'
     """
 
     outcomes: list[Outcome]
@@ -134,7 +134,7 @@ class Comparison:
 
     @property
     def without_privacy(self) -> str:
-        """What became of the secret in trainings that promise nothing."""
+        """What became of the secret in training runs that promise nothing."""
         runs = [outcome for outcome in self.outcomes if not outcome.noise_multiplier]
         if not runs:
             return "Nothing was trained without differential privacy"
@@ -142,7 +142,7 @@ class Comparison:
 
     @property
     def with_privacy(self) -> str:
-        """What became of it in trainings that promise something."""
+        """What became of it in training runs that promise something."""
         runs = [outcome for outcome in self.outcomes if outcome.noise_multiplier]
         if not runs:
             return "Nothing was trained with differential privacy"
@@ -151,7 +151,7 @@ class Comparison:
 
     @property
     def mood(self) -> str:
-        """Of the trainings with differential privacy: one "leaks", all are proven to "hold", or that is "unknown"."""
+        """Of the private training runs: one "leaks", all are proven to "hold", or that is "unknown"."""
         return joint_mood(outcome.verdict for outcome in self.outcomes if outcome.noise_multiplier)
 
     @property
@@ -223,9 +223,9 @@ def number(value: float) -> str:
 
 
 def _judged(outcomes: Sequence[Outcome]) -> str:
-    """What can be said of the secret in these trainings."""
+    """What can be said of the secret in these training runs."""
     by_mood = {mood: [o.verdict for o in outcomes if o.verdict.mood == mood] for mood in (LEAKS, HOLDS, UNKNOWN)}
-    of = f"of {len(outcomes)} {'training' if len(outcomes) == 1 else 'trainings'}"
+    of = f"of {len(outcomes)} training {'run' if len(outcomes) == 1 else 'runs'}"
     if by_mood[LEAKS]:
         words = found_in_words(by_mood[LEAKS])
         several = len({verdict.found_within for verdict in by_mood[LEAKS]}) > 1

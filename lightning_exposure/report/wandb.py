@@ -29,7 +29,7 @@ def is_wandb(logger: Any) -> bool:
 def stay_offline_without_login(loggers: Sequence[Any]) -> bool:
     """If a logger is W&B's and there is no way to log in, let it log to files instead, and say so.
 
-    A training that costs money must not end at a login prompt. To be called before the run begins; an explicit
+    A training run that costs money must not end at a login prompt. To be called before the run begins; an explicit
     `WANDB_MODE` is never changed.
 
     Returns:

@@ -53,17 +53,17 @@ def paper_like() -> Comparison:
 
 def test_the_verdict_says_plainly_what_privacy_did() -> None:
     assert paper_like().verdict == (
-        "Without differential privacy the secret can be extracted in 1 of 3 trainings with the first guess, and it is "
-        "unknown in 1; with differential privacy the secret cannot be extracted in any of 3 trainings within 1,000,000 "
-        "guesses (each with 95% confidence), not even at epsilon 2,346"
+        "Without differential privacy the secret can be extracted in 1 of 3 training runs with the first guess, and it "
+        "is unknown in 1; with differential privacy the secret cannot be extracted in any of 3 training runs within "
+        "1,000,000 guesses (each with 95% confidence), not even at epsilon 2,346"
     )
     leaking = Comparison([outcome("sgd", None, math.inf, SIZE), outcome("sgd", 0.1, 1e9, SIZE)])
     assert leaking.verdict.endswith(
-        "with differential privacy the secret can be extracted in 1 of 1 training with the first guess"
+        "with differential privacy the secret can be extracted in 1 of 1 training run with the first guess"
     )
     safe = Comparison([outcome("sgd", None, math.inf, 3.0)])
     assert safe.verdict == (
-        "Without differential privacy the secret cannot be extracted in any of 1 training within 1,000,000 guesses "
+        "Without differential privacy the secret cannot be extracted in any of 1 training run within 1,000,000 guesses "
         "(proven); nothing was trained with differential privacy"
     )
     assert Comparison([outcome("sgd", 1.0, 2.0, 3.0)]).verdict.startswith("Nothing was trained without")
@@ -77,7 +77,7 @@ def test_not_the_first_candidate_is_no_reason_to_be_content() -> None:
     wide = Comparison([outcome("sgd", 1.0, 2.0, 9.5, interval=(2.0, 12.0), extracted=False)])
     assert wide.mood == "unknown"
     assert wide.verdict.endswith(
-        "with differential privacy the secret is neither extracted nor ruled out in 1 of 1 training"
+        "with differential privacy the secret is neither extracted nor ruled out in 1 of 1 training run"
     )
     assert "not even" not in wide.verdict
 

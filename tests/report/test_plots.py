@@ -252,7 +252,7 @@ def test_ranks_have_a_mark_for_each_method_and_the_diagonal() -> None:
 def test_points_that_cannot_be_drawn_are_named() -> None:
     with pytest.raises(ArgumentError, match="points is empty"):
         plots.rank_agreement([])
-    with pytest.raises(ArgumentError, match=r"points\[1\]\.estimated is 0; expected a finite number of at least 1"):
+    with pytest.raises(ArgumentError, match=r"points\[1\]\.estimated is 0; expected a number of at least 1"):
         plots.rank_agreement([(1, 1, "exact"), (2, 0, "exact")])
     with pytest.raises(ArgumentError, match=r"points\[0\]\.expansions is 0"):
         plots.expansions_against_exposure([(3.0, 0, True)])

@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
             _privacy(noise, options)
         _make_data(options)
         comparison = Comparison([], settings=_settings(options))
-        say(f"{len(grid)} trainings of {options.max_epochs} epochs each; run directory: {directory}\n")
+        say(f"{len(grid)} training runs of {options.max_epochs} epochs each; run directory: {directory}\n")
         for place, (optimizer, noise) in enumerate(grid, start=1):
             with spinner(f"training {place} of {len(grid)}: {optimizer}, {_in_words(noise)}") as update:
                 outcome = train_one(optimizer, noise, options, update)

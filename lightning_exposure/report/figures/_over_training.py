@@ -14,6 +14,7 @@ from lightning_exposure.report.figures.style import (
     NAMED,
     LineStyle,
     Theme,
+    ThemeName,
     dress,
     label_ends,
     line_style,
@@ -49,7 +50,7 @@ def highlighted(record: RunRecord) -> list[str]:
     return [canary.id for canary in record.canaries if canary.id in top]
 
 
-def exposure_over_training(record: RunRecord, *, theme: str = "light", width: float = 8.0) -> Figure:
+def exposure_over_training(record: RunRecord, *, theme: ThemeName = "light", width: float = 8.0) -> Figure:
     """Exposure with its interval, and below it the losses, over the epochs (Figure 4 of the paper).
 
     If there are several measurements in an epoch, over the optimizer steps. Lines are drawn at the low ends of the
@@ -66,7 +67,7 @@ def exposure_over_training(record: RunRecord, *, theme: str = "light", width: fl
     """
     colors = theme_named(theme)
     if not any(measurement.estimates for measurement in record.history):
-        raise ArgumentError("record.history has no estimates; expected at least one measurement; train for an epoch.")
+        raise ArgumentError("record.history has no estimates; expected at least one measurement. Train for an epoch.")
     losses = _losses(record)
     height = 5.4 if losses else 3.8
     figure = new_figure(colors, width, height)

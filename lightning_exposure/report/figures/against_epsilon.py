@@ -12,6 +12,7 @@ from lightning_exposure.report.figures.style import (
     FONT_SIZE,
     LineStyle,
     Theme,
+    ThemeName,
     dress,
     legend,
     line_style,
@@ -30,7 +31,7 @@ _STEP = 1.0
 """Between places without a finite epsilon, in powers of ten."""
 
 
-def exposure_against_epsilon(comparison: Comparison, *, theme: str = "light", width: float = 8.0) -> Figure:
+def exposure_against_epsilon(comparison: Comparison, *, theme: ThemeName = "light", width: float = 8.0) -> Figure:
     """Exposure above, test loss below, over epsilon on a logarithmic axis; settings without one stand at its right.
 
     Lines go through the low ends of the intervals. A filled mark is a secret that can be extracted, a hollow one a
@@ -47,7 +48,7 @@ def exposure_against_epsilon(comparison: Comparison, *, theme: str = "light", wi
     """
     colors = theme_named(theme)
     if not comparison.outcomes:
-        raise ArgumentError("comparison has no outcomes; expected at least one training to draw.")
+        raise ArgumentError("comparison has no outcomes; expected at least one training run to draw. Add an Outcome.")
     places = _places(comparison.outcomes)
     figure = new_figure(colors, width, 5.2)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])

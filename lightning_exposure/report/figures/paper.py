@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_exposure._checks import number
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import SkewNormal
 from lightning_exposure.report.figures._over_training import exposure_over_training, highlighted
@@ -20,6 +21,7 @@ from lightning_exposure.report.figures.style import (
     FONT_SIZE,
     NAMED,
     Theme,
+    ThemeName,
     dress,
     legend,
     line_style,
@@ -73,7 +75,7 @@ def reference_histogram(
     *,
     highlight: Sequence[str] | None = None,
     title: str = "Log-perplexity of ordinary secrets and of the canaries",
-    theme: str = "light",
+    theme: ThemeName = "light",
     width: float = 8.0,
 ) -> Figure:
     """What ordinary secrets cost, the skew-normal fit, and where the canaries lie (Figure 2 of the paper).
@@ -98,7 +100,9 @@ def reference_histogram(
     colors = theme_named(theme)
     drawn = np.array([cost for cost in references.costs if math.isfinite(cost)])
     if not len(drawn):
-        raise ArgumentError("references.costs has no finite costs; expected log-perplexities to make a histogram of.")
+        raise ArgumentError(
+            "references.costs has no finite costs; expected log-perplexities for a histogram. Draw more references."
+        )
     places = {key: cost for key, cost in costs.items() if math.isfinite(cost)}
     cheapest = sorted(places, key=places.__getitem__)[:NAMED]
     names = [key for key in places if key in cheapest] if highlight is None else list(highlight)
@@ -176,7 +180,7 @@ def expansions_against_exposure(
     points: Sequence[AttackPoint | tuple[float, int, bool]],
     *,
     size_bits: float | None = None,
-    theme: str = "light",
+    theme: ThemeName = "light",
     width: float = 8.0,
 ) -> Figure:
     """What an attack costs, for secrets of different exposure (Figure 5 of the paper).
@@ -199,7 +203,7 @@ def expansions_against_exposure(
     colors = theme_named(theme)
     given = [AttackPoint(*point) for point in _some(points)]
     for place, point in enumerate(given):
-        _positive(point.expansions, f"points[{place}].expansions")
+        _positive(f"points[{place}].expansions", point.expansions)
     figure = new_figure(colors, width, 3.8)
     axes = figure.subplots()
     axes.set_yscale("log")
@@ -238,7 +242,7 @@ def _draw_size(axes: Axes, theme: Theme, size_bits: float) -> None:
 
 
 def rank_agreement(
-    points: Sequence[RankPoint | tuple[float, float, str]], *, theme: str = "light", width: float = 6.0
+    points: Sequence[RankPoint | tuple[float, float, str]], *, theme: ThemeName = "light", width: float = 6.0
 ) -> Figure:
     """Estimated against exact ranks, both logarithmic (Figure 6 of the paper).
 
@@ -254,8 +258,8 @@ def rank_agreement(
     colors = theme_named(theme)
     given = [RankPoint(*point) for point in _some(points)]
     for place, point in enumerate(given):
-        _positive(point.exact, f"points[{place}].exact")
-        _positive(point.estimated, f"points[{place}].estimated")
+        _positive(f"points[{place}].exact", point.exact)
+        _positive(f"points[{place}].estimated", point.estimated)
     figure = new_figure(colors, width, 4.6)
     axes = figure.subplots()
     axes.set_xscale("log")
@@ -281,10 +285,9 @@ def rank_agreement(
 
 def _some(points: Sequence[_Point]) -> Sequence[_Point]:
     if not len(points):
-        raise ArgumentError("points is empty; expected at least one to draw.")
+        raise ArgumentError("points is empty; expected at least one to draw. Give a list of points.")
     return points
 
 
-def _positive(value: float, argument: str) -> None:
-    if not (math.isfinite(value) and value >= 1):
-        raise ArgumentError(f"{argument} is {value!r}; expected a finite number of at least 1, for a logarithmic axis.")
+def _positive(name: str, value: float) -> None:
+    number(name, value, at_least=1, remedy="The axis is logarithmic.")

@@ -9,9 +9,11 @@ from importlib import import_module
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from lightning_exposure.errors import ArgumentError, ExposureError
+from lightning_exposure._checks import choice, refusal
+from lightning_exposure._files import write_whole
+from lightning_exposure.errors import ExposureError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +49,9 @@ class Theme:
     lines: tuple[str, ...]
 
 
-THEMES: Mapping[str, Theme] = MappingProxyType(
+ThemeName = Literal["light", "dark"]
+
+THEMES: Mapping[ThemeName, Theme] = MappingProxyType(
     {
         "light": Theme(
             background="#ffffff",
@@ -87,16 +91,14 @@ def require(package: str) -> Any:
         return import_module(package)
     except ModuleNotFoundError as error:
         raise MissingExtraError(
-            f"reports need {package.partition('.')[0]}, which is not installed ({error}); install it with "
-            'pip install "lightning-exposure[report]".'
+            f"reports need {package.partition('.')[0]}, which is not installed ({error}); expected the packages of the "
+            'extra `report`. Install them: pip install "lightning-exposure[report]".'
         ) from error
 
 
-def theme_named(name: str) -> Theme:
+def theme_named(name: ThemeName) -> Theme:
     """The theme; ArgumentError if there is none of this name."""
-    if name not in THEMES:
-        raise ArgumentError(f"theme is {name!r}; expected one of {', '.join(map(repr, THEMES))}.")
-    return THEMES[name]
+    return THEMES[choice("theme", name, THEMES)]
 
 
 def line_style(theme: Theme, place: int) -> LineStyle:
@@ -201,9 +203,8 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """
     target = Path(path)
     if target.suffix.lower() not in (".png", ".svg"):
-        raise ArgumentError(f"path is {str(path)!r}; expected a name that ends with .png or .svg.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(to_bytes(figure, target.suffix.lower()[1:]))
+        raise refusal("path", str(path), "a name that ends with .png or .svg")
+    write_whole(target, to_bytes(figure, target.suffix.lower()[1:]))
     return target
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_exposure import __version__
-from lightning_exposure.report.figures.style import THEMES, require, to_bytes
+from lightning_exposure.report.figures.style import THEMES, ThemeName, require, to_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ class Picture:
     sources: dict[str, str]
 
 
-def in_all_sizes(draw: Callable[[str, float], Figure]) -> dict[str, str]:
+def in_all_sizes(draw: Callable[[ThemeName, float], Figure]) -> dict[str, str]:
     """A figure as data addresses: as images, because the ids inside inlined SVGs would clash.
 
     Args:

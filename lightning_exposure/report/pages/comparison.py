@@ -55,7 +55,7 @@ def render(comparison: Comparison) -> str:
     glossary = [*_TERMS, *(pair for pair in contents.GLOSSARY if pair[0] in _SHARED)]
     return render_page(
         "comparison.html",
-        # The colour is that of the trainings with privacy, and so is what stands first.
+        # The colour is that of the training runs with privacy, and so is what stands first.
         verdict=comparison.with_privacy,
         remarks=f"{comparison.without_privacy}.",
         shade=comparison.shade,
@@ -76,7 +76,7 @@ def _facts(comparison: Comparison) -> list[tuple[str, str]]:
     outcomes = comparison.outcomes
     moods = [outcome.verdict.mood for outcome in outcomes]
     return [
-        ("trainings", f"{len(outcomes)}"),
+        ("training runs", f"{len(outcomes)}"),
         *((words, f"{moods.count(mood)}") for mood, words in _MOODS.items()),
         ("time spent training", contents.duration(sum(outcome.seconds for outcome in outcomes))),
     ]
