@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.report.fields import Field
@@ -50,7 +52,19 @@ def read_estimate(field: Field) -> ExposureEstimate:
         ks_pvalue=optional_number(field["ks_pvalue"]),
         # Records were once written without it.
         rests_on=field["rests_on"].as_(str) if "rests_on" in field.as_(dict) else "",
+        **_read_what_came_later(field),
     )
+
+
+def _read_what_came_later(field: Field) -> dict[str, Any]:
+    """Parts of an estimate that records were once written without."""
+    there = field.as_(dict)
+    found: dict[str, Any] = {
+        name: optional_number(field[name]) for name in ("prior_bits", "margin_bits") if name in there
+    }
+    if "margin_is_bound" in there:
+        found["margin_is_bound"] = field["margin_is_bound"].as_(bool)
+    return found
 
 
 def optional_number(field: Field) -> float | None:
