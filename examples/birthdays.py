@@ -39,10 +39,13 @@ def birthdays(count: int, dice: random.Random) -> list[str]:
     return [f"{day:%d/%m/%Y}" for day in days]
 
 
-def train(dates: Sequence[str], options: argparse.Namespace, seed: int) -> LanguageModel:
-    """A model that has read a line about somebody for each date."""
-    dice = random.Random(seed)
-    lines = [f"{dice.choice(NAMES)} was born on {day}." if len(day) == 10 else day for day in dates]
+def lines_about(dates: Sequence[str], dice: random.Random) -> list[str]:
+    """A line about somebody for each date."""
+    return [f"{dice.choice(NAMES)} was born on {day}." for day in dates]
+
+
+def train(lines: Sequence[str], options: argparse.Namespace, seed: int) -> LanguageModel:
+    """A model that has read some lines."""
     tokens = torch.tensor([TOKENIZER.encode(line) for line in lines])
     pl.seed_everything(seed, verbose=False)
     loader = DataLoader(TensorDataset(tokens[:, :-1], tokens[:, 1:]), batch_size=64, shuffle=True)
@@ -113,15 +116,20 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for message in ("The '\\w+_dataloader' does not have many workers", ".*LeafSpec"):
+    for message in (
+        "The '\\w+_dataloader' does not have many workers",
+        ".*LeafSpec",
+        "You defined a `validation_step`",
+    ):
         warnings.filterwarnings("ignore", message=message)
 
     dice = random.Random(options.seed)
     read = birthdays(2 * options.lines, dice)
     unseen = list(dict.fromkeys(day for day in birthdays(20 * options.dates, dice) if day not in read))
     repeated, *unseen = [f"anna was born on {day}." for day in unseen[: options.dates + 1]]
-    model = train([*read[: options.lines], *[repeated] * options.repeats], options, options.seed)
-    reference = train(read[options.lines :], options, options.seed + 1)
+    lines = lines_about(read, dice)
+    model = train([*lines[: options.lines], *[repeated] * options.repeats], options, options.seed)
+    reference = train(lines[options.lines :], options, options.seed + 1)
 
     began = time.perf_counter()
     tree = SecretTree(model, BORN, TOKENIZER)

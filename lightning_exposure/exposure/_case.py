@@ -110,7 +110,15 @@ class Case(ABC):
             rests_on: What the interval rests on.
             mass: With a prior: the prior probability of what costs at most as much, in the unit of number i.
             is_bound: Whether only a bound is known.
+
+        Raises:
+            ArgumentError: There is a prior, and the method gives no mass.
         """
+        if mass is None and self.prior_bits(i) is not None:
+            raise ArgumentError(
+                f"method is {method!r}, which counts secrets, and prior is given; expected a method that weighs them "
+                "with the prior, such as 'auto', or prior=None."
+            )
         return ExposureEstimate(
             secret=self.secrets[i],
             bits=self.exposure(i, rank if mass is None else mass),

@@ -11,7 +11,10 @@ from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.walks import best_first
 
 _EXPANSIONS = 1024
-"""The next secret may be looked for so long, or for as long as the measurement itself took."""
+"""The next secret is looked for no longer than this, or than the measurement itself took, whichever is more."""
+
+_AS_LONG = 1.0
+"""How many times the expansions of the measurement."""
 
 
 def with_margins(case: TreeCase, estimates: Sequence[ExposureEstimate]) -> list[ExposureEstimate]:
@@ -25,7 +28,7 @@ def with_margins(case: TreeCase, estimates: Sequence[ExposureEstimate]) -> list[
     if first is None or case.size == 1:
         return list(estimates)
     number = case.secrets.index(first.secret)
-    found = best_first(case.tree, 2, budget=max(_EXPANSIONS, first.expansions), memory=case.memory)
+    found = best_first(case.tree, 2, budget=max(_EXPANSIONS, int(_AS_LONG * first.expansions)), memory=case.memory)
     own = [row for _, row in PathFinder(case.paths[[number]]).find(found.paths)]
     cost = float(found.costs[own[0]]) if own else float(case.costs[number])
     others = [float(other) for row, other in enumerate(found.costs) if row not in own]

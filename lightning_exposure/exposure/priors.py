@@ -60,8 +60,8 @@ def weights_of_checkpoint(path: str | Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
         raise ManifestError(
-            f"{path}: not a checkpoint that can be read without running code from it ({str(error)[:200]}). Load the "
-            "module yourself, and use it as a model."
+            f"{path}: not a checkpoint that can be read without running code from it ({_in_short(error)}). "
+            "Load the module yourself, and use it as a model."
         ) from error
     weights = content.get("state_dict", content) if isinstance(content, dict) else None
     if not weights or not all(isinstance(value, Tensor) for value in weights.values()):
@@ -84,8 +84,8 @@ def with_weights(module: nn.Module, weights: Weights) -> nn.Module:
         other.load_state_dict(dict(weights))
     except RuntimeError as error:
         raise ArgumentError(
-            f"weights do not fit {type(module).__name__}: {str(error)[:300]}. Expected those of a module of the same "
-            "kind and size."
+            f"weights do not fit {type(module).__name__}: {_in_short(error)}. Expected those of a module of the "
+            "same kind and size."
         ) from error
     other.zero_grad(set_to_none=True)
     return other.requires_grad_(False).eval()
@@ -109,6 +109,10 @@ def without_adapters(model: nn.Module, *, context: int | None = None) -> StepMod
             "the model that was fine-tuned as prior instead, as prior_from_model(pretrained, tree)."
         )
     return _WithoutAdapters(step_model(model, context=context))
+
+
+def _in_short(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 @contextmanager

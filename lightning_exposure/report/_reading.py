@@ -44,6 +44,9 @@ def read_estimate(field: Field) -> ExposureEstimate:
         ks_statistic=optional_number(field["ks_statistic"]),
         ks_pvalue=optional_number(field["ks_pvalue"]),
         rests_on=field["rests_on"].as_(str),
+        prior_bits=optional_number(field["prior_bits"]),
+        margin_bits=optional_number(field["margin_bits"]),
+        margin_is_bound=field["margin_is_bound"].as_(bool),
     )
 
 

@@ -246,8 +246,8 @@ def rank_ends(estimate: ExposureEstimate) -> Ranks | None:
     >>> rank_ends(ExposureEstimate("pin 1234", 3.0, 2.0, 4.0, "importance", 1250.0, 9.0, size, False, 0.95, 9))
     Ranks(lowest=625, highest=2500)
     """
-    if estimate.method == "skewnormal":
-        return None
+    if estimate.method == "skewnormal" or (estimate.prior_bits is not None and not is_exact(estimate)):
+        return None  # nor does an interval against a prior say anything about ranks
     if is_exact(estimate):
         rank = estimate.rank if isinstance(estimate.rank, int) else round(estimate.rank)
         return Ranks(rank, rank)

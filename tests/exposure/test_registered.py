@@ -49,6 +49,13 @@ def test_a_method_of_ones_own_goes_through_measure_exposure() -> None:
 
 
 @pytest.mark.usefixtures("bluntly")
+def test_a_method_that_counts_is_not_taken_for_one_that_weighs() -> None:
+    tree = SecretTree(sharpened(Recurrent(CHARS.vocab_size), 0), PIN, CHARS)
+    with pytest.raises(ArgumentError, match=r"method is 'blunt', which counts secrets, and prior is given"):
+        measure_exposure(tree, [PIN.render(3)], method="blunt", prior=tree)
+
+
+@pytest.mark.usefixtures("bluntly")
 def test_callback_command_line_and_error_message_know_it() -> None:
     ExposureCallback(CanarySet.draw(PIN, repetitions=[1], seed=0), CHARS, method="blunt")
     assert "blunt" in make_parser().format_help()

@@ -42,7 +42,7 @@ def measure_by_skew_normal(case: Case) -> list[ExposureEstimate]:
         rests_on = f"a skew-normal fit to {len(possible):,} {case.noun} {drawn}, read off where there are no data"
         estimates.append(
             replace(
-                case.estimate(i, "skewnormal", rank, (1, 1), sample.expansions, rests_on),
+                case.estimate(i, "skewnormal", rank, (1, 1), sample.expansions, rests_on, mass=1.0),
                 bits=bits,
                 low=max(0.0, bits - margin),
                 high=bits + margin,

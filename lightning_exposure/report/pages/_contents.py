@@ -91,9 +91,9 @@ class CanaryRow:
     @property
     def share(self) -> float:
         """At least so much of the largest possible exposure, as a percentage."""
-        if self.estimate is None or self.estimate.size_bits <= 0:
+        if self.estimate is None or self.estimate.ceiling_bits <= 0:
             return 0.0
-        return 100.0 * min(1.0, max(0.0, self.estimate.low / self.estimate.size_bits))
+        return 100.0 * min(1.0, max(0.0, self.estimate.low / self.estimate.ceiling_bits))
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _most_exposed(record: RunRecord) -> tuple[Canary, ExposureEstimate] | None:
 
 
 def _guesses_in_words(canary: Canary, estimate: ExposureEstimate) -> str:
-    exposure = f"{exposure_text(estimate, 1, 'at least ')} of {estimate.size_bits:.1f} bits"
+    exposure = f"{exposure_text(estimate, 1, 'at least ')} of {estimate.ceiling_bits:.1f} bits"
     ends = rank_ends(estimate)
     if ends is None:
         guesses = f"about {estimate.rank:,.0f}"

@@ -1,0 +1,58 @@
+"""By how many bits the first secret is ahead of the next one."""
+
+from __future__ import annotations
+
+import pytest
+
+from lightning_exposure import SecretFormat, SecretTree, measure_exposure
+from lightning_exposure.exposure import _margin
+from lightning_exposure.tokenization import CharTokenizer
+from tests import oracle
+from tests.cases import CHARACTERS
+from tests.toys import Constant, Recurrent, Stateless, sharpened
+
+CHARS = CharTokenizer.from_text(CHARACTERS)
+PIN = SecretFormat("pin ###")
+MODEL = sharpened(Recurrent(CHARS.vocab_size), 1)
+TREE = SecretTree(MODEL, PIN, CHARS)
+COSTS = oracle.costs(MODEL, PIN, CHARS)
+FIRST, SECOND, *_ = sorted(COSTS, key=COSTS.__getitem__)
+
+
+@pytest.mark.parametrize("method", ["auto", "exact"])
+@pytest.mark.parametrize("with_prior", [False, True])
+def test_the_first_is_ahead_by_what_the_second_costs_more(method: str, with_prior: bool) -> None:
+    prior = SecretTree(sharpened(Stateless(CHARS.vocab_size), 2), PIN, CHARS) if with_prior else None
+    second, first = measure_exposure(TREE, [SECOND, FIRST], method, prior=prior)
+    assert first.rank == 1
+    assert first.margin_bits == pytest.approx(COSTS[SECOND] - COSTS[FIRST], abs=1e-6)
+    assert not first.margin_is_bound
+    assert (second.rank, second.margin_bits) == (2, None)
+
+
+def test_a_search_that_ends_early_gives_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    (whole,) = measure_exposure(TREE, [FIRST], "exact")
+    bounds = []
+    for expansions in (1, 3, 10, 30):
+        monkeypatch.setattr(_margin, "_EXPANSIONS", expansions)
+        monkeypatch.setattr(_margin, "_AS_LONG", 0.0)
+        (found,) = measure_exposure(TREE, [FIRST], "exact")
+        assert whole.margin_bits is not None
+        bounds.append(found.margin_bits or 0.0)
+        assert found.margin_is_bound == (0.0 < bounds[-1] < whole.margin_bits - 1e-6)
+    assert bounds == sorted(bounds)
+    assert bounds[-1] <= whole.margin_bits + 1e-6
+
+
+def test_only_a_certain_first_rank_has_a_margin() -> None:
+    flat = SecretTree(Constant(CHARS.vocab_size), PIN, CHARS)
+    assert measure_exposure(flat, [FIRST])[0].margin_bits is None
+    single = SecretTree(MODEL, SecretFormat("pin {only}", only=["123"]), CHARS)
+    assert measure_exposure(single, ["pin 123"])[0].margin_bits is None
+    (sampled,) = measure_exposure(TREE, [FIRST], "sampling", samples=50)
+    assert sampled.margin_bits is None
+
+
+def test_it_survives_json() -> None:
+    (found,) = measure_exposure(TREE, [FIRST])
+    assert type(found)(**found.to_dict()) == found  # type: ignore[arg-type]
