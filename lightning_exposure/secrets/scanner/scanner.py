@@ -51,7 +51,9 @@ class Scanner:
         own = [formats] if isinstance(formats, SecretFormat) else list(formats)
         for format in own:
             if not isinstance(format, SecretFormat):
-                raise ArgumentError(f"formats has {format!r}; expected SecretFormats, such as SecretFormat('pin ####').")
+                raise ArgumentError(
+                    f"formats has {format!r}; expected SecretFormats, such as SecretFormat('pin ####')."
+                )
         wanted = KINDS if kinds is None else tuple(kinds)
         unknown = [kind for kind in wanted if kind not in KINDS]
         if unknown or isinstance(kinds, str):
@@ -92,7 +94,9 @@ class Scanner:
         kept: list[tuple[int, int, Detector]] = []
         for entry in sorted(found, key=lambda entry: (order[id(entry[2])], entry[0])):
             place = bisect_right(starts, entry[0])
-            overlaps = (place > 0 and kept[place - 1][1] > entry[0]) or (place < len(kept) and kept[place][0] < entry[1])
+            overlaps = (place > 0 and kept[place - 1][1] > entry[0]) or (
+                place < len(kept) and kept[place][0] < entry[1]
+            )
             if not overlaps:
                 starts.insert(place, entry[0])
                 kept.insert(place, entry)
