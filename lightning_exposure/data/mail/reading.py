@@ -76,7 +76,7 @@ def read_mail(
         >>> read_mail(file).corpora["ann@example.com"].text
         'hello\\n'
     """
-    most = whole_number(most_recipients, "most_recipients", minimum=1)
+    most = whole_number("most_recipients", most_recipients, at_least=1)
     bodies: dict[str, list[str]] = {}
     seen: set[tuple[str, str, str]] = set()
     left_out: Counter[str] = Counter()
