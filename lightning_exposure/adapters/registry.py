@@ -2,6 +2,24 @@
 
 An adapter of your own is one class, registered from anywhere before a tree is made. From then on it is chosen wherever
 a module is given: by `SecretTree`, by the callbacks and on the command line.
+
+Example:
+    >>> from lightning_exposure.adapters import ADAPTERS, StatelessAdapter, step_model
+    >>> class Doubling(nn.Module):
+    ...     def forward(self, tokens):
+    ...         raise NotImplementedError("this one is called in its own way")
+    ...     def predict(self, tokens):
+    ...         return nn.functional.one_hot(tokens * 2 % 10, 10).double()
+    >>> @ADAPTERS.register("doubling")
+    ... class DoublingAdapter(StatelessAdapter):
+    ...     @classmethod
+    ...     def recognise(cls, module, /, *, context=None):
+    ...         return cls(module, context=context) if isinstance(module, Doubling) else None
+    ...     def at_once(self, tokens):
+    ...         return self.module.predict(tokens)
+    >>> type(step_model(Doubling())).__name__, ADAPTERS.names()[0]
+    ('DoublingAdapter', 'doubling')
+    >>> _ = ADAPTERS.unregister("doubling")
 """
 
 from __future__ import annotations
@@ -29,23 +47,4 @@ class AdapterKind(Protocol):
 
 
 ADAPTERS: Registry[AdapterKind] = Registry("adapter")
-"""All adapters. Ours have priorities below 0: an adapter of your own comes first unless you say otherwise.
-
-Example:
-    >>> from lightning_exposure.adapters import ADAPTERS, StatelessAdapter, step_model
-    >>> class Doubling(nn.Module):
-    ...     def forward(self, tokens):
-    ...         raise NotImplementedError("this one is called in its own way")
-    ...     def predict(self, tokens):
-    ...         return nn.functional.one_hot(tokens * 2 % 10, 10).double()
-    >>> @ADAPTERS.register("doubling")
-    ... class DoublingAdapter(StatelessAdapter):
-    ...     @classmethod
-    ...     def recognise(cls, module, /, *, context=None):
-    ...         return cls(module, context=context) if isinstance(module, Doubling) else None
-    ...     def at_once(self, tokens):
-    ...         return self.module.predict(tokens)
-    >>> type(step_model(Doubling())).__name__, ADAPTERS.names()[0]
-    ('DoublingAdapter', 'doubling')
-    >>> _ = ADAPTERS.unregister("doubling")
-"""
+"""All adapters. Ours have priorities below 0: an adapter of your own comes first unless you say otherwise."""
