@@ -48,6 +48,7 @@ def test_the_accountant_knows_the_batch_of_all_processes(ranks: list[dict[str, A
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook:FutureWarning")  # Opacus 1.5
 def test_the_weights_are_those_of_one_process_with_the_records_of_both(ranks: list[dict[str, Any]]) -> None:
     raw, parameters = as_opacus_has_it(Module("lstm").net)
     wrapped = GradSampleModule(raw)

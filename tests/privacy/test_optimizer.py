@@ -26,7 +26,10 @@ from lightning_exposure.privacy.steps.optimizer import private_optimizer
 
 VOCABULARY, TIME = 11, 7
 # Opacus' hooks are called for layers whose inputs want no gradients, which is on purpose.
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Using a non-full backward hook:FutureWarning"),  # Opacus 1.5
+]
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
     "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
