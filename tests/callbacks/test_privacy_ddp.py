@@ -99,3 +99,13 @@ def test_targets_budgets_and_canaries(ranks: list[dict[str, Any]]) -> None:
 
 def test_too_little_noise_is_found_out_by_all(ranks: list[dict[str, Any]]) -> None:
     assert all("noise is not the one that was asked for" in rank["sabotaged"]["error"] for rank in ranks)
+
+
+def test_two_processes_take_the_step_of_one(ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank["steps"] for rank in ranks)
+    for name, value in first["alone"].items():
+        assert torch.equal(first["weights"][name], second["weights"][name])
+        torch.testing.assert_close(first["weights"][name], value, rtol=1e-6, atol=1e-6)
+        # What each process can tell about its own sums does not change with what is done to the gradients.
+        assert not torch.equal(first["sums"][name], second["sums"][name])
+        torch.testing.assert_close(first["sums"][name] + second["sums"][name], first["total"][name])
