@@ -21,6 +21,7 @@ from lightning_exposure.errors import FitError
 from lightning_exposure.privacy import PoissonLoader
 from tests.callbacks.privacy_setups import DATA, TIME, Data, Module, privacy, trainer, weights
 from tests.callbacks.test_privacy_sabotage import LowersTheNoise
+from tests.privacy.distributed_steps import of_process
 
 CANARIES = CanarySet.draw(SecretFormat("#####?"), repetitions=[1, 12], seed=0)
 
@@ -88,6 +89,11 @@ def sabotaged(run: Any, folder: Path) -> dict[str, Any]:
     return {}
 
 
+def steps(run: Any, folder: Path) -> dict[str, Any]:
+    """Private steps without a Trainer, in the processes that the others have started."""
+    return of_process(torch.distributed.get_rank())
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")
@@ -96,7 +102,7 @@ def main() -> None:
         defaults = {"devices": 2, "strategy": DDPStrategy()}
         return trainer(folder, *callbacks, **(defaults | options))
 
-    parts = (ordinary, empty, canaries, sabotaged)
+    parts = (ordinary, empty, canaries, sabotaged, steps)
     found = {part.__name__: part(run, folder) for part in parts}
     torch.save(found, folder / f"rank{torch.distributed.get_rank()}.pt")
 

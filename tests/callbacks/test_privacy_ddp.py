@@ -48,6 +48,7 @@ def test_the_accountant_knows_the_batch_of_all_processes(ranks: list[dict[str, A
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook:FutureWarning")  # Opacus 1.5
 def test_the_weights_are_those_of_one_process_with_the_records_of_both(ranks: list[dict[str, Any]]) -> None:
     raw, parameters = as_opacus_has_it(Module("lstm").net)
     wrapped = GradSampleModule(raw)
@@ -98,3 +99,13 @@ def test_targets_budgets_and_canaries(ranks: list[dict[str, Any]]) -> None:
 
 def test_too_little_noise_is_found_out_by_all(ranks: list[dict[str, Any]]) -> None:
     assert all("noise is not the one that was asked for" in rank["sabotaged"]["error"] for rank in ranks)
+
+
+def test_two_processes_take_the_step_of_one(ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank["steps"] for rank in ranks)
+    for name, value in first["alone"].items():
+        assert torch.equal(first["weights"][name], second["weights"][name])
+        torch.testing.assert_close(first["weights"][name], value, rtol=1e-6, atol=1e-6)
+        # What each process can tell about its own sums does not change with what is done to the gradients.
+        assert not torch.equal(first["sums"][name], second["sums"][name])
+        torch.testing.assert_close(first["sums"][name] + second["sums"][name], first["total"][name])

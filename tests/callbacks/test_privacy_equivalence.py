@@ -12,7 +12,10 @@ from lightning_exposure.privacy import PoissonLoader, generators
 from tests.callbacks.privacy_setups import STEPS, Data, Module, by_hand, loss_of, privacy, same, trainer, weights
 
 # Opacus, about the first layer of a model, whose inputs have no gradients.
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Using a non-full backward hook:FutureWarning"),  # Opacus 1.5
+]
 
 
 def trained(folder: Path, kind: str, optimizer: str, **settings: Any) -> Any:

@@ -1,12 +1,8 @@
-"""Takes private steps in one of two processes, and writes down what came out. Run by test_optimizer.py."""
+"""Private steps in one of two processes, without a Trainer. Run by tests/callbacks/privacy_ddp_script.py."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import torch
-import torch.distributed
 from torch import nn
 
 from lightning_exposure.privacy.clipping.clipping import Clipping
@@ -50,22 +46,13 @@ def by_name(model: nn.Module, values: dict[nn.Parameter, torch.Tensor]) -> dict[
     return {name: values[parameter] for name, parameter in model.named_parameters()}
 
 
-def main(folder: Path, rank: int) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder.resolve()}/meeting", rank=rank, world_size=2
-    )
+def of_process(rank: int) -> dict[str, dict[str, torch.Tensor]]:
+    """What one of two processes comes to; and beside it, what a single one does with the examples of both."""
     model, optimizer = take_steps([rank], expected=4.0, distributed=True)
     alone, single = take_steps([0, 1], expected=8.0, distributed=False)
-    result = {
+    return {
         "weights": dict(model.state_dict()),
         "sums": by_name(model, optimizer.last_sums),
         "total": by_name(alone, single.last_sums),
+        "alone": dict(alone.state_dict()),
     }
-    torch.save(result, folder / f"{rank}.pt")
-    if rank == 0:
-        torch.save(dict(alone.state_dict()), folder / "alone.pt")
-    torch.distributed.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
