@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -254,5 +255,5 @@ class RankCounts:
         fewest, found = self._fewest(self._masses), self._masses
         return (own + found.cheaper).tolist(), (own + fewest).tolist(), (own + found.perhaps).tolist()
 
-    def _fewest(self, tally: Tally) -> NDArray[np.float64] | NDArray[np.int64]:
+    def _fewest(self, tally: Tally) -> NDArray[Any]:
         return tally.surely + tally.equal if self._rounding.repeatable else tally.surely

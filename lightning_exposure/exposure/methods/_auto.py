@@ -127,8 +127,8 @@ class _Measurement:
         """How many of so many references should be as cheap as a secret."""
         estimate = self._estimates[i]
         if self._case.prior is not None:
-            return samples * 2.0**-estimate.bits
-        return estimate.rank * samples / 2.0**self._case.tree.bits
+            return float(samples * 2.0**-estimate.bits)
+        return float(estimate.rank * samples / 2.0**self._case.tree.bits)
 
     def _by_references(self, samples: int, confidence: float) -> list[ExposureEstimate]:
         """What secrets drawn uniformly, or from the prior, say about all secrets."""

@@ -139,8 +139,8 @@ def estimates_from_references(case: Case, sample: UniformSample, confidence: flo
         known = rank_counts(case.costs, i, case.rounding)
         hits = rank_counts(np.append(sample.costs, case.costs[i]), drawn, case.rounding)
         if drawn == unseen:
-            rank, fewest, most = (1 + a + b for a, b in zip(known, hits, strict=True))
-            estimates.append(case.counted(i, (rank, fewest, most), sample.expansions))
+            cheaper, surely, perhaps = (1 + a + b for a, b in zip(known, hits, strict=True))
+            estimates.append(case.counted(i, (cheaper, surely, perhaps), sample.expansions))
             continue
         rank, interval, is_bound = rank_among_references(known, hits, drawn, unseen, confidence)
         rests_on = f"{drawn:,} {case.noun} drawn uniformly, and nothing else"
