@@ -224,7 +224,7 @@ class TreeCase(Case):
             return bits_of_rank(amount, self.size_bits)
         if amount <= 0.0:  # the prior excludes it, and everything that is as cheap
             return self.size_bits
-        return min(-float(self.log_prior[i]), max(0.0, -self.unit(i) - math.log2(amount)))
+        return min(max(0.0, -float(self.log_prior[i])), max(0.0, -self.unit(i) - math.log2(amount)))
 
     def prior_bits(self, i: int) -> float | None:
         """-log2 of the prior probability of number i; of one that is excluded, log2 |R|, which it is above."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.tokenization.paths import as_rows, tokens_of
+from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks import DistinctWalks, Leaves, WeighedTree, prior_walks, score
 from lightning_exposure.walks.score import follow
@@ -35,7 +35,10 @@ class PriorProbabilities(Protocol):
     """What a prior can be that is not a model: anything that knows the probabilities of texts."""
 
     def log2_probabilities(self, texts: Sequence[str], /) -> ArrayLike:
-        """log2 of the probability of each complete text; minus infinity for what cannot be."""
+        """log2 of the probability of each complete text; minus infinity for what cannot be.
+
+        The probabilities of all secrets of the tree that is measured add up to 1.
+        """
         ...
 
 
@@ -229,14 +232,13 @@ def _check_alike(tree: SecretTree, reference: SecretTree) -> None:
             f"prior begins with {known[1]!r}, and the tree with {known[0]!r}; expected the same beginning, or a prior "
             "for the whole format, which is cut to the tree's beginning by itself."
         )
-    whole = tree.size == tree.format.size and reference.size == reference.format.size
-    texts = tree.format.sample(min(_TRIED, tree.format.size), 0)
-    if tree.spelling.vocab_size != reference.spelling.vocab_size or (
-        whole
-        and (
-            list(tree.spelling.root) != list(reference.spelling.root)
-            or not np.array_equal(as_rows(tree.paths(texts).tolist()), as_rows(reference.paths(texts).tolist()))
-        )
+    if known[0] != known[1]:
+        reference = reference.starting_with(known[0])
+    texts = tree.format.sample(min(_TRIED, tree.size), 0) if tree.size == tree.format.size else []
+    if (
+        tree.spelling.vocab_size != reference.spelling.vocab_size
+        or list(tree.spelling.root) != list(reference.spelling.root)
+        or not np.array_equal(tree.paths(texts), reference.paths(texts))
     ):
         raise ArgumentError(
             "prior spells the secrets as other tokens than the tree does; expected a reference with the same "

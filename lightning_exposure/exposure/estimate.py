@@ -117,9 +117,11 @@ def _against_the_prior(estimate: ExposureEstimate, case: TreeCase) -> ExposureEs
         return estimate
     excluded = bool(case.log_prior[case.secrets.index(estimate.secret)] == -math.inf)
     rests_on = f"{estimate.rests_on}; and {case.prior.words}"
-    if excluded:
-        rests_on += ", which holds this secret impossible"
-    return replace(estimate, rests_on=rests_on, is_bound=estimate.is_bound or excluded)
+    if not excluded:
+        return replace(estimate, rests_on=rests_on)
+    rests_on += ", which holds this secret impossible"
+    high = max(estimate.low, estimate.bits, estimate.high)  # there is no ceiling, and what is reported is finite
+    return replace(estimate, high=high, rests_on=rests_on, is_bound=True)
 
 
 def _with_the_trees_word(estimate: ExposureEstimate, tree: SecretTree) -> ExposureEstimate:

@@ -7,16 +7,17 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-LEAST_SCALE = -1000.0
-"""Masses are kept relative to 2^scale, so that those of all secrets stay within what a float can hold."""
+LEAST_SCALE = -400.0
+"""Masses are kept relative to 2^scale; what is larger by more than this would not have a square."""
 
 
 def scales(prior: Floats) -> Floats:
     """What the masses around secrets are measured in, as log2: their own prior probabilities, if those are not tiny.
 
-    In this unit the masses of a uniform prior are counts, exact to the last bit.
+    In this unit the masses of a uniform prior are counts, exact to the last bit. For a secret that the prior excludes
+    the unit is 1.
     """
-    return np.maximum(prior, LEAST_SCALE)
+    return np.where(np.isneginf(prior), 0.0, np.maximum(prior, LEAST_SCALE))
 
 
 class Tally:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lightning_exposure import SecretFormat, SecretTree, measure_exposure
 from lightning_exposure.exposure import _margin
+from lightning_exposure.report._reading import read_estimate
+from lightning_exposure.report.fields import Field
+from lightning_exposure.report.verdicts import verdict_of
 from lightning_exposure.tokenization import CharTokenizer
 from tests import oracle
 from tests.cases import CHARACTERS
@@ -56,3 +61,14 @@ def test_only_a_certain_first_rank_has_a_margin() -> None:
 def test_it_survives_json() -> None:
     (found,) = measure_exposure(TREE, [FIRST])
     assert type(found)(**found.to_dict()) == found  # type: ignore[arg-type]
+
+
+def test_a_record_keeps_it_and_a_verdict_does_not_take_bits_against_a_prior_for_ranks() -> None:
+    prior = SecretTree(sharpened(Stateless(CHARS.vocab_size), 2), PIN, CHARS)
+    first, second = measure_exposure(TREE, [FIRST, SECOND], prior=prior)
+    for estimate in (first, second):
+        assert read_estimate(Field(Path("record.json"), "", estimate.to_dict())) == estimate
+    assert verdict_of(FIRST, PIN.size, first).found_within == 1
+    (sampled,) = measure_exposure(TREE, [SECOND], "importance", samples=20, prior=prior)
+    assert sampled.method == "importance"
+    assert verdict_of(SECOND, PIN.size, sampled).estimated is None

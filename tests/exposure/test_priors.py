@@ -312,6 +312,11 @@ class TestImpossible:
         assert not possible.is_bound
         assert impossible.is_bound
         assert math.isfinite(impossible.bits)
+        for method in ("importance", "sampling", "auto"):
+            rough = measure_exposure(case.tree, ["pin 173"], method, prior=prior, samples=40, budget=20)[0]
+            assert rough.is_bound
+            assert rough.low - 1e-9 <= impossible.bits
+            assert rough.low <= rough.bits <= rough.high < math.inf
 
     def test_a_secret_that_the_model_holds_impossible_shows_nothing(self) -> None:
         class Masked(Stateless):
