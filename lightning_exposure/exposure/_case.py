@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure._prior import Prior
-from lightning_exposure.exposure.result import ExposureEstimate
+from lightning_exposure.exposure._result import ExposureEstimate
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import Rounding, UniformSample, uniform_walks
-from lightning_exposure.walks._tallies import scales
+from lightning_exposure.walks import Rounding, UniformSample, scales, uniform_walks
 
 Triple = tuple[Any, Any, Any]
 """A number by the costs as they are, at least, and at most."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lightning_exposure.exposure._case import TreeCase
-from lightning_exposure.exposure.result import ExposureEstimate
+from lightning_exposure.exposure._result import ExposureEstimate
 from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.walks import best_first
 

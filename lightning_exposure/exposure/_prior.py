@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.tree.secret_tree import SecretTree
-from lightning_exposure.walks import DistinctWalks, Leaves, WeighedTree, prior_walks, score
+from lightning_exposure.walks import DistinctWalks, Leaves, WeighedChildren, WeighedTree, prior_walks, score
 from lightning_exposure.walks.score import follow
-from lightning_exposure.walks.weighed_tree import WeighedChildren
 
 Floats = NDArray[np.float64]
 

@@ -12,9 +12,9 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure._case import TreeCase, check_list, measure_possible
 from lightning_exposure.exposure._margin import with_margins
 from lightning_exposure.exposure._prior import PriorProbabilities, make_prior
+from lightning_exposure.exposure._result import ExposureEstimate
 from lightning_exposure.exposure.intervals import check_confidence
 from lightning_exposure.exposure.methods import METHODS, MethodName
-from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks import DEFAULT_MEMORY, measure_rounding, score
 

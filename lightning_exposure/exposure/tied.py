@@ -20,9 +20,9 @@ from torch import nn
 from lightning_exposure.adapters.encoder_decoder.translations import score_pairs
 from lightning_exposure.errors import ArgumentError, BudgetError
 from lightning_exposure.exposure._case import Case, check_list, measure_possible
+from lightning_exposure.exposure._result import ExposureEstimate
 from lightning_exposure.exposure.estimate import check_measurement
 from lightning_exposure.exposure.methods import METHODS, measure_by_sampling, measure_by_skew_normal, rank_counts
-from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.secrets.formats.drawing import distinct_integers, generator_from
 from lightning_exposure.secrets.formats.tied import TiedFormats
 from lightning_exposure.walks import Rounding, UniformSample

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.tokenization.paths import stack_rows
-from lightning_exposure.walks.weights import mixed
+from lightning_exposure.walks._weights import mixed
 
 Floats = NDArray[np.float64]
 

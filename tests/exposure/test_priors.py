@@ -215,6 +215,31 @@ class TestIntervals:
             assert found.low <= bits + 1e-9 <= found.high + 1e-6
             assert found.high < 1.0, "the heavy ones were seen"
 
+    def test_one_heavy_secret_that_is_often_missed_is_within_the_interval(self) -> None:
+        # Two thirds of all that is as cheap is one secret, which the model finds unlikely and half of the samples miss.
+        def model(prefix: str) -> list[float]:
+            if not prefix:
+                return [1e-8, *[0.1] * 8, 1e-6]
+            return [0.07, 0.3, *[0.07] * 8] if prefix[0] == "0" else [0.1] * 10
+
+        def reference(prefix: str) -> list[float]:
+            if not prefix:
+                return [0.97, *[0.001] * 8, 0.02]
+            return [*[0.001] * 9, 0.99] if prefix[0] == "9" else [0.1] * 10
+
+        tree, prior = table(model, self.FORMAT), table(reference, self.FORMAT)
+        (bits,) = self.truth(tree, prior, ["pin 0111"])
+        assert 5.0 < bits < 5.3
+        heavy = tree.paths(["pin 9999"])[0]
+        missed = wrong = 0
+        for seed in range(24):
+            found = measure_exposure(tree, ["pin 0111"], "importance", prior=prior, samples=60, seed=seed)[0]
+            wrong += not found.low <= bits <= found.high
+            walks = distinct_walks(WeighedTree(tree, prior), 60, seed=seed, bound=found.log_perplexity + 1e-6)
+            missed += not (walks.paths == heavy).all(axis=1).any()
+        assert missed > 4, "else nothing is tried here"
+        assert wrong <= 3
+
     def test_weights_are_unbiased(self) -> None:
         tree, prior = table(hidden_heavy, self.FORMAT), table(on_nines, self.FORMAT)
         weighed = WeighedTree(tree, prior)

@@ -18,7 +18,7 @@ from lightning_exposure.errors import ArgumentError, ManifestError, SecretError
 from lightning_exposure.tokenization import CharTokenizer
 from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.walks import enumerate_leaves, model_walks, score
-from lightning_exposure.walks.best_first import _Search
+from lightning_exposure.walks._best_first import _Search
 from tests.cases import CASES, CHARACTERS, Case
 from tests.toys import Constant, MergingTokenizer, Recurrent, Stateless, sharpened
 

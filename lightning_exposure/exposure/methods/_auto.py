@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lightning_exposure.exposure._case import TreeCase
+from lightning_exposure.exposure._result import ExposureEstimate
 from lightning_exposure.exposure.methods._exact import count, estimates_from_ranks
 from lightning_exposure.exposure.methods._importance import estimates_from_walks
 from lightning_exposure.exposure.methods._registered import METHODS
@@ -28,7 +29,6 @@ from lightning_exposure.exposure.methods._sampling import (
     estimates_from_draws,
     estimates_from_references,
 )
-from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.walks import DistinctSampler, DistinctWalks
 
 _UNIFORM_SHARE = 0.3

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lightning_exposure.exposure._case import TreeCase
+from lightning_exposure.exposure._result import ExposureEstimate
 from lightning_exposure.exposure.methods._registered import METHODS
-from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.walks import Ranks, count_ranks
 
 _ENLARGED = 4.0

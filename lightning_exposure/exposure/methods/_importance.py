@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lightning_exposure.exposure._case import TreeCase
+from lightning_exposure.exposure._result import ExposureEstimate
 from lightning_exposure.exposure.intervals import weighted_count_interval
 from lightning_exposure.exposure.methods._registered import METHODS
-from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.walks import DistinctWalks, RankCounts, distinct_walks, log_weights
 

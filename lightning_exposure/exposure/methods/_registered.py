@@ -11,7 +11,7 @@ from typing import Literal
 
 from lightning_exposure._registry import Registry
 from lightning_exposure.exposure._case import TreeCase
-from lightning_exposure.exposure.result import ExposureEstimate
+from lightning_exposure.exposure._result import ExposureEstimate
 
 MethodName = Literal["auto", "exact", "importance", "sampling", "skewnormal"]
 """The methods that come with the library."""

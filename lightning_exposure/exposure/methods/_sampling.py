@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from lightning_exposure.exposure._case import Case, TreeCase
 from lightning_exposure.exposure._prior import Draws
+from lightning_exposure.exposure._result import ExposureEstimate
 from lightning_exposure.exposure.intervals import proportion_interval
 from lightning_exposure.exposure.methods._registered import METHODS
-from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tokenization.paths import PathFinder, path_keys, stack_rows
 from lightning_exposure.walks import Rounding, UniformSample, score
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 
 from lightning_exposure.exposure._case import Case, TreeCase
+from lightning_exposure.exposure._result import ExposureEstimate
+from lightning_exposure.exposure._skewnormal import SkewNormal, warn_if_poor
 from lightning_exposure.exposure.intervals import normal_margin
 from lightning_exposure.exposure.methods._registered import METHODS
 from lightning_exposure.exposure.methods._sampling import draw_from_prior, rank_from_draws
-from lightning_exposure.exposure.result import ExposureEstimate
-from lightning_exposure.exposure.skewnormal import SkewNormal, warn_if_poor
 from lightning_exposure.tokenization.paths import path_keys
 
 

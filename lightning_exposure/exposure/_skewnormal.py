@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import integrate, special, stats
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.exposure.ranking import finite_scores
+from lightning_exposure.exposure._ranking import finite_scores
 
 _LN2 = math.log(2.0)
 _TAIL = 1e-8

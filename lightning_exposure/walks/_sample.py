@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.tokenization.paths import stack_rows
 from lightning_exposure.tree.secret_tree import Children, SecretTree
+from lightning_exposure.walks._weighed_tree import WeighedChildren, WeighedTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.score import score
-from lightning_exposure.walks.weighed_tree import WeighedChildren, WeighedTree
 
 _LN2 = math.log(2.0)
 

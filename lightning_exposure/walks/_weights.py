@@ -15,9 +15,9 @@ from scipy.special import logsumexp
 
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks._families import families
+from lightning_exposure.walks._weighed_tree import WeighedChildren, renormalised
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE
 from lightning_exposure.walks.score import follow
-from lightning_exposure.walks.weighed_tree import WeighedChildren, renormalised
 
 Floats = NDArray[np.float64]
 

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from lightning_exposure.errors import ArgumentError, BudgetError, TokenizerError
 from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.tree.secret_tree import Children, SecretTree
+from lightning_exposure.walks._rounding import Rounding
 from lightning_exposure.walks._tallies import Tally, scales
+from lightning_exposure.walks._weighed_tree import leaf_prior
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
-from lightning_exposure.walks.rounding import Rounding
-from lightning_exposure.walks.weighed_tree import leaf_prior
 
 Progress = Callable[[int], None]
 """Called with the number of expansions so far."""

@@ -28,9 +28,8 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.tree.secret_tree import Children, Nodes, SecretTree
 from lightning_exposure.walks._competitors import COMPLETE, DEAD, OPEN, Passed, Pool
 from lightning_exposure.walks._families import families
-from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
-from lightning_exposure.walks.weighed_tree import WeighedChildren, WeighedTree, join_nodes
-from lightning_exposure.walks.weights import (
+from lightning_exposure.walks._weighed_tree import WeighedChildren, WeighedTree, join_nodes
+from lightning_exposure.walks._weights import (
     PRIOR_SHARE,
     TEMPERATURES,
     WeightFloor,
@@ -39,6 +38,7 @@ from lightning_exposure.walks.weights import (
     mixed,
     tempered,
 )
+from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 
 Floats = NDArray[np.float64]
 

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.tree.secret_tree import Children, SecretTree
+from lightning_exposure.walks._best_first import SearchProgress, SearchResult
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
 from lightning_exposure.walks.best import BestLeaves
-from lightning_exposure.walks.best_first import SearchProgress, SearchResult
 
 
 def beam(

@@ -10,8 +10,8 @@ from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure.ranking import exposure_by_rank, finite_scores
-from lightning_exposure.exposure.skewnormal import exposure_by_skew_normal
+from lightning_exposure.exposure._ranking import exposure_by_rank, finite_scores
+from lightning_exposure.exposure._skewnormal import exposure_by_skew_normal
 
 _METHODS = {"rank": exposure_by_rank, "skewnormal": exposure_by_skew_normal}
 
