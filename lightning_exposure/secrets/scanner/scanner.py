@@ -24,7 +24,7 @@ _PROMPT = 40
 
 
 class Scanner:
-    """Finds secrets in text: by what they look like, by their check digits, and by the words before them.
+    r"""Finds secrets in text: by what they look like, by their check digits, and by the words before them.
 
     Social security numbers, card numbers, IBANs, phone numbers, addresses of mail, dates of birth, street addresses,
     API keys and passwords; and whatever fits a format of your own.
@@ -38,7 +38,7 @@ class Scanner:
         ArgumentError: An argument is out of range; it is named.
 
     Example:
-        >>> finding, = Scanner().find("Dear Ann,\\nmy card is 4111 1111 1111 1111, thanks.")
+        >>> finding, = Scanner().find("Dear Ann,\nmy card is 4111 1111 1111 1111, thanks.")
         >>> finding.format, finding.text, finding.line, finding.prompt
         ('credit-card', '4111 1111 1111 1111', 2, 'my card is ')
         >>> Scanner().find("order 4111 1111 1111 1112, version 1.2.3")
