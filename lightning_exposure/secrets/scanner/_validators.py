@@ -11,10 +11,10 @@ from lightning_exposure.secrets.scanner.finding import MONTHS
 _OTHER_NUMBERS = re.compile(
     r"\b(?:order|invoice|ticket|case|part|sku|tracking|ref(?:erence)?|isbn|issn|version|serial|model|item|article|"
     r"bug|issue|pull|commit|build|batch|receipt|confirmation|transaction|shipment|product|catalogue?|catalog|"
-    r"customer|docket|policy|lot|po)\b[\s\w.:#]{0,14}$",
+    r"customer|docket|policy|lot|po)\b(?:[ \t.:#=]|\b(?:no|number|num|nr|id|code|is|was|are)\b){0,16}$",
     re.IGNORECASE,
 )
-"""Words that say that the number behind them is another one."""
+"""Words that say that the number right behind them is another one."""
 
 _CARDS = (
     (re.compile(r"4\d{12}(?:\d{3}){0,2}"), "Visa"),

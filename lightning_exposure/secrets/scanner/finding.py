@@ -26,7 +26,8 @@ class Finding:
         start: Where it begins in the text that was scanned.
         end: Where it ends.
         line: The number of the line that it begins in, from 1.
-        prompt: What stands before it: the words before it in its line, or behind a line break those before that.
+        prompt: What stands before it: the words before it in its line, or behind a line break those before that; no
+            other secret is a part of it.
         occurrences: How often the same secret stands in the text that was scanned, in whatever writing.
     """
 
