@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_exposure.errors import TokenizerError
+from lightning_exposure.tokenization.huggingface.pieces import fallback_of
 from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer, TokenizerFile
+from lightning_exposure.tokenization.huggingface.tokenizer_json import parts_of
 from lightning_exposure.tokenization.tokenizers import Tokenizer
 
 Pieces = list[bytes | None]
@@ -71,7 +73,9 @@ def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
     """
     file = file_of(tokenizer)
     if file is not None:
-        return list(file.all_pieces)
+        # A token for a single byte writes that byte only if the decoder makes it one; otherwise it writes its name.
+        named = set() if _makes_bytes(file) else set(fallback_of(file.config))
+        return [None if token in named else piece for token, piece in enumerate(file.all_pieces)]
     before = tokenizer.decode([anchor])
     pieces: Pieces = []
     for token in range(vocab_size):
@@ -79,3 +83,7 @@ def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
         whole = both.startswith(before) and "\ufffd" not in both
         pieces.append(both[len(before) :].encode() if whole else None)
     return pieces
+
+
+def _makes_bytes(file: TokenizerFile) -> bool:
+    return any(part["type"] == "ByteFallback" for part in parts_of(file.config.get("decoder")))
