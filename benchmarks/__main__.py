@@ -18,10 +18,12 @@ from benchmarks.enumeration import benchmark_enumeration
 from benchmarks.estimates import benchmark_estimates
 from benchmarks.exact import benchmark_exact
 from benchmarks.extraction import benchmark_credit_card, benchmark_extraction
+from benchmarks.leakage import benchmark_leakage
 from benchmarks.models import Recipe, Subject, train_or_load
 from benchmarks.precision import benchmark_precision
 from benchmarks.private_training import benchmark_private_training
 from benchmarks.ranking import benchmark_ranking
+from benchmarks.scanning import benchmark_scanning
 from benchmarks.scoring import benchmark_scoring
 from benchmarks.table import Row, as_markdown, as_text
 
@@ -33,6 +35,7 @@ WITH_MODEL: Mapping[str, Callable[[Subject], list[Row]]] = MappingProxyType(
         "estimates": benchmark_estimates,
         "precision": benchmark_precision,
         "extraction": benchmark_extraction,
+        "leakage": benchmark_leakage,
     }
 )
 
@@ -58,6 +61,7 @@ def _proof() -> list[Row]:
 WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
     {
         "ranking": benchmark_ranking,
+        "scanning": benchmark_scanning,
         "cards": benchmark_credit_card,
         "callback": benchmark_callback,
         "private": benchmark_private_training,
@@ -81,7 +85,9 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   estimates    errors of the estimates at ranks 1 to 10^5 of 10^6, against the exact value
   precision    what a precision of 2, 1, 0.5 and 0.25 bits costs: expansions, errors, intervals that hold the truth
   extraction   the likeliest of 10^9 secrets with a proof; a search for what is not there: speed, peak memory
+  leakage      how likely each canary is to leak, one bit wide: expansions against samples
   ranking      exposure of 1,000 given scores among 10^6 given references (needs no model)
+  scanning     100,000 lines with 1,000 secrets in them: how long it takes to find them (needs no model)
   cards        a credit card among 10^15, inserted 8 times in a training of its own
   callback     what measuring 10 and 100 canaries after every epoch adds to a training
   private      a private training step of ours and of Opacus, against a plain one: time, peak memory (no model either)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import chi2
 
 from benchmarks import __main__ as command
 from benchmarks.callback import benchmark_callback
@@ -16,10 +17,12 @@ from benchmarks.enumeration import benchmark_enumeration
 from benchmarks.estimates import benchmark_estimates, known_secrets
 from benchmarks.exact import benchmark_exact, secret_near_rank
 from benchmarks.full_passes import full_pass_costs
+from benchmarks.leakage import benchmark_leakage, samples_for_one_bit
 from benchmarks.mixture import exposure_by_mixture
 from benchmarks.models import Recipe, Subject, train, train_or_load
 from benchmarks.precision import benchmark_precision, covers
 from benchmarks.ranking import benchmark_ranking
+from benchmarks.scanning import benchmark_scanning
 from benchmarks.scoring import benchmark_scoring
 from benchmarks.table import Row, Target, as_markdown, as_text
 from lightning_exposure import ExposureEstimate, measure_exposure
@@ -184,3 +187,21 @@ def test_tables_hold_every_row() -> None:
     assert rows[1].missed
     assert len(as_text(rows).splitlines()) == len(as_markdown(rows).splitlines()) == 4
     assert "at least 1,000,000x" in as_text(rows)
+
+
+def test_leakage_agrees_with_samples(subject: Subject) -> None:
+    rows = benchmark_leakage(subject, samples=2_000)
+    assert len(rows) == len(subject.canaries) + 2
+    assert not rows[-1].missed
+
+
+def test_samples_for_an_interval_one_bit_wide() -> None:
+    hits = samples_for_one_bit(1.0)
+    assert 2.0 * chi2.ppf(0.025, 2 * hits) >= chi2.ppf(0.975, 2 * hits + 2)
+    assert samples_for_one_bit(0.01) == pytest.approx(100 * hits)
+
+
+def test_scanning_finds_what_was_planted() -> None:
+    time, difference = benchmark_scanning(lines=400, planted=60)
+    assert time.value > 0
+    assert difference.value == 0

@@ -5,7 +5,8 @@ All spellings count, not only the tokenizer's own, and the last token may go on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,57 +36,42 @@ class Tokens:
 
 
 class Vocabulary:
-    """All tokens that write something, as a trie of bytes.
+    """All tokens that write something, in the order of what they write: those with one beginning stand together.
 
     Args:
         pieces: What each token writes.
     """
 
     def __init__(self, pieces: Pieces) -> None:
-        self._below: list[dict[int, int]] = [{}]
-        self._ending: list[list[int]] = [[]]
-        for token, piece in enumerate(pieces):
-            if piece:
-                self._add(piece, token)
+        entries = sorted((piece, token) for token, piece in enumerate(pieces) if piece)
+        self._pieces = [piece for piece, _ in entries]
+        self._tokens = np.array([token for _, token in entries], dtype=np.int64)
 
     def following(self, texts: ByteTexts, state: int) -> list[Tokens]:
         """The tokens that write a part of a text from a state on, or the rest of it and more."""
-        found = []
-        stack: list[tuple[int, int, bytes, tuple[int, ...]]] = [(0, state, b"", ())]
+        found: list[Tokens] = []
+        stack: list[tuple[int, int, int, bytes, tuple[int, ...]]] = [(0, len(self._pieces), state, b"", ())]
         while stack:
-            node, at, piece, completes = stack.pop()
+            first, last, at, piece, completes = stack.pop()
             edges = texts.edges(at)
-            if self._ending[node]:
-                goes_on = at if edges else -1
-                if goes_on >= 0 or completes:
-                    found.append(_tokens(self._ending[node], goes_on, piece, completes))
-            for byte, below in self._below[node].items():
-                after = edges.get(byte)
-                if after is not None:
-                    longer = piece + bytes([byte])
-                    ends = (*completes, len(longer)) if texts.accepting(after) else completes
-                    stack.append((below, after, longer, ends))
-                elif completes:
-                    found.append(_tokens(self._all_below(below), -1, piece[: completes[-1]], completes))
+            same = bisect_right(self._pieces, piece, first, last)
+            if same > first and (edges or completes):
+                found.append(Tokens(self._tokens[first:same], at if edges else -1, piece, completes))
+            leaving: list[NDArray[np.int64]] = []  # they write something else from here on
+            behind = same
+            for byte in sorted(edges):
+                longer = piece + bytes([byte])
+                begin = bisect_left(self._pieces, longer, behind, last)
+                end = last if byte == 0xFF else bisect_left(self._pieces, piece + bytes([byte + 1]), begin, last)
+                leaving.append(self._tokens[behind:begin])
+                behind = end
+                if end > begin:
+                    ends = (*completes, len(longer)) if texts.accepting(edges[byte]) else completes
+                    stack.append((begin, end, edges[byte], longer, ends))
+            leaving.append(self._tokens[behind:last])
+            if completes:
+                found.append(Tokens(np.concatenate(leaving), -1, piece[: completes[-1]], completes))
         return found
-
-    def _add(self, piece: bytes, token: int) -> None:
-        node = 0
-        for byte in piece:
-            after = self._below[node].get(byte)
-            if after is None:
-                after = self._below[node][byte] = len(self._below)
-                self._below.append({})
-                self._ending.append([])
-            node = after
-        self._ending[node].append(token)
-
-    def _all_below(self, node: int) -> Iterator[int]:
-        stack = [node]
-        while stack:
-            node = stack.pop()
-            yield from self._ending[node]
-            stack.extend(self._below[node].values())
 
 
 class Target:
@@ -117,10 +103,6 @@ class Target:
     def text(self, written: bytes) -> str:
         """The characters of what was written behind the prompt."""
         return self._texts.text(written, self.start)
-
-
-def _tokens(tokens: Iterable[int], target: int, piece: bytes, completes: tuple[int, ...]) -> Tokens:
-    return Tokens(np.fromiter(tokens, dtype=np.int64), target, piece, completes)
 
 
 def _grouped(found: list[Tokens]) -> list[Tokens]:

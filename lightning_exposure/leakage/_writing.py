@@ -88,7 +88,8 @@ def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
     """
     has_pieces = capability(tokenizer, HasPieces)
     if has_pieces is not None:
-        return has_pieces.pieces()
+        known = enumerate(has_pieces.pieces())
+        return [None if _writes_its_name(tokenizer, token, piece) else piece for token, piece in known]
     before = tokenizer.decode([anchor])
     pieces: list[bytes | None] = []
     for token in range(vocab_size):
@@ -96,3 +97,8 @@ def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
         whole = both.startswith(before) and "\ufffd" not in both
         pieces.append(both[len(before) :].encode() if whole else None)
     return pieces
+
+
+def _writes_its_name(tokenizer: Tokenizer, token: int, piece: bytes | None) -> bool:
+    """Whether a token for a single byte is written as "<0x41>": its decoder does not make it a byte again."""
+    return piece is not None and len(piece) == 1 and tokenizer.decode([token]) == f"<0x{piece[0]:02X}>"

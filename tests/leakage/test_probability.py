@@ -11,7 +11,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from lightning_exposure import Decoder, LeakEstimate, SecretFormat, SecretTree, leak_probability
+from lightning_exposure.adapters import Seq2SeqAdapter
 from lightning_exposure.errors import ArgumentError, SecretError
+from lightning_exposure.modules import EncoderDecoder
 from lightning_exposure.tokenization import CharTokenizer, WordTokenizer
 from tests import oracle
 from tests.leakage import brute_force
@@ -275,12 +277,12 @@ def test_queries_are_the_fewest_and_the_most() -> None:
 
 def test_what_a_cut_makes_impossible_never_leaks() -> None:
     case = setting("characters")
-    likeliest = max(oracle.all_texts(case.format), key=lambda text: leak_probability(case.tree, [text])[0].low)
     greedy = leak_probability(case.tree, oracle.all_texts(case.format), Decoder(top_k=1))
     never = [estimate for estimate in greedy if estimate.queries(0.5) is None]
     assert len(never) >= case.format.size - 1
     assert all(estimate.low == estimate.high == 0.0 for estimate in never)
-    assert likeliest.startswith("pin is ")
+    # What greedy decoding does say, it says each time.
+    assert all(estimate.low > 0.99 for estimate in greedy if estimate not in never)
 
 
 def test_ties_at_a_cut_widen_the_interval_only() -> None:
@@ -350,3 +352,22 @@ def test_probabilities_below_the_smallest_number_are_bounds() -> None:
 def test_wrong_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         leak_probability(setting("characters").tree, **{"secrets": ["pin is 42"], **arguments})
+
+
+def test_a_translation_leaks_given_its_source() -> None:
+    tokenizer = CharTokenizer.from_text(CHARACTERS)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = EncoderDecoder(vocab_size=tokenizer.vocab_size, hidden_size=8, embedding_size=8).double().eval()
+    source = tokenizer.encode("any pin")
+    tree = SecretTree(Seq2SeqAdapter(model, source), SecretFormat("pin ##"), tokenizer)
+    (estimate,) = leak_probability(tree, ["pin 42"])
+    memory = model.encode(torch.tensor([source]))
+    tokens, expected = tokenizer.encode("pin "), 1.0
+    for token in tokenizer.encode("42"):
+        begun = torch.tensor([[tree.model.start_id, *tokens]])  # type: ignore[attr-defined]
+        output = model.decode(begun, memory)
+        logits = output[0] if isinstance(output, tuple) else output
+        expected *= float(torch.softmax(logits[0, -1].detach(), -1)[token])
+        tokens.append(token)
+    assert_tight(estimate, expected)

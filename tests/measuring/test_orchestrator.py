@@ -8,12 +8,12 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from lightning_exposure.extraction.extraction import ALGORITHMS
 from torch import nn
 
 from lightning_exposure import CanarySet, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import METHODS
+from lightning_exposure.extraction import ALGORITHMS
 from lightning_exposure.measuring import (
     Algorithm,
     Alone,
