@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from lightning_exposure._checks import check_confidence
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure._case import TreeCase, check_list, measure_possible
 from lightning_exposure.exposure._margin import with_margins
 from lightning_exposure.exposure._prior import PriorProbabilities, make_prior
-from lightning_exposure.exposure.intervals import check_confidence
 from lightning_exposure.exposure.methods import METHODS, MethodName
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tree.prompt import reads_prompt_once

@@ -6,18 +6,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from lightning_exposure.errors import ArgumentError
-
-
-def check_confidence(confidence: float) -> None:
-    """Refuse a confidence level that is none.
-
-    Raises:
-        ArgumentError: It does not lie strictly between 0 and 1.
-    """
-    if not 0.0 < confidence < 1.0:
-        raise ArgumentError(f"confidence is {confidence!r}; expected a number between 0 and 1, for example 0.95.")
-
 
 def weighted_count_interval(total: float, variance: float, heaviest: float, confidence: float) -> tuple[float, float]:
     """An interval for a count that was estimated as a sum of weights (Fay and Feuer, 1997).

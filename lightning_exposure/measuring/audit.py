@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from lightning_exposure._checks import check_confidence
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure.intervals import check_confidence
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.identity import fingerprint
 from lightning_exposure.measuring.schedule import Schedule

@@ -23,7 +23,7 @@ _SHARE = 10
 """A format has to be so many times larger than the guesses: who guesses blindly comes to any secret in the end."""
 
 _ROUNDING = 1e-9
-"""Ranks come back from logarithms: how much they may have lost on the way, relatively."""
+"""RankSpan come back from logarithms: how much they may have lost on the way, relatively."""
 
 LEAKS, HOLDS, UNKNOWN = "leaks", "holds", "unknown"
 LIKELY = "likely"
@@ -49,7 +49,7 @@ class Answer(NamedTuple):
         return _how(self.confidence)
 
 
-class Ranks(NamedTuple):
+class RankSpan(NamedTuple):
     """A rank is between these, both included."""
 
     lowest: int
@@ -74,15 +74,15 @@ class Verdict:
         why: Why nothing more is known.
 
     Example:
-        >>> print(Verdict(10**9, Ranks(18411, 18411)))
+        >>> print(Verdict(10**9, RankSpan(18411, 18411)))
         within 1,000,000 guesses (rank 18,411), proven
-        >>> print(Verdict(10**9, Ranks(1, 10**9), Ranks(2 * 10**6, 3 * 10**6), 0.95))
+        >>> print(Verdict(10**9, RankSpan(1, 10**9), RankSpan(2 * 10**6, 3 * 10**6), 0.95))
         not within 1,000,000 guesses, with 95% confidence
     """
 
     size: int
-    proven: Ranks
-    estimated: Ranks | None = None
+    proven: RankSpan
+    estimated: RankSpan | None = None
     confidence: float = 1.0
     order: int | None = None
     known: str | None = None
@@ -118,8 +118,10 @@ class Verdict:
     def shade(self) -> str:
         """Its mood as a page may colour it: green ("holds") is for what was proven.
 
-        >>> Verdict(10**9, Ranks(10**7, 10**7)).shade, Verdict(10**9, Ranks(1, 10**9), Ranks(10**7, 10**8), 0.95).shade
-        ('holds', 'likely')
+        >>> Verdict(10**9, RankSpan(10**7, 10**7)).shade
+        'holds'
+        >>> Verdict(10**9, RankSpan(1, 10**9), RankSpan(10**7, 10**8), 0.95).shade
+        'likely'
         """
         likely = self.mood == HOLDS and self.within(self.levels[-1]).confidence < 1.0
         return LIKELY if likely else self.mood
@@ -128,7 +130,7 @@ class Verdict:
     def short(self) -> str:
         """A few words, for a column of guesses.
 
-        >>> Verdict(10**9, Ranks(1, 1)).short, Verdict(10**9, Ranks(5, 10**9)).short
+        >>> Verdict(10**9, RankSpan(1, 1)).short, Verdict(10**9, RankSpan(5, 10**9)).short
         ('1st (proven)', 'unknown')
         """
         level = self.found_within or self.levels[-1]
@@ -221,7 +223,7 @@ def verdict_of_first_candidate(estimate: ExposureEstimate, *, extracted: bool, p
 
 def _from_evidence(size: int, estimate: ExposureEstimate | None, order: int | None, listed: int) -> dict[str, Any]:
     """Join a measurement with an attack that has the secret at a place of its list, and proved `listed` of them."""
-    proven, estimated = Ranks(1, size), None
+    proven, estimated = RankSpan(1, size), None
     if estimate is not None:
         ranks = rank_ends(estimate)
         if ranks is not None and is_certain(estimate):
@@ -234,27 +236,27 @@ def _from_evidence(size: int, estimate: ExposureEstimate | None, order: int | No
         proven = _missing_from(proven, listed)
     if estimated is not None:
         lowest, highest = max(estimated.lowest, proven.lowest), min(estimated.highest, proven.highest)
-        estimated = Ranks(lowest, highest) if lowest <= highest else None  # what is refuted says nothing
+        estimated = RankSpan(lowest, highest) if lowest <= highest else None  # what is refuted says nothing
     confidence = 1.0 if estimated is None or estimate is None else estimate.confidence
     return {"size": size, "proven": proven, "estimated": estimated, "confidence": confidence, "order": order}
 
 
-def rank_ends(estimate: ExposureEstimate) -> Ranks | None:
+def rank_ends(estimate: ExposureEstimate) -> RankSpan | None:
     """The ranks that an estimate leaves open; None if it is an extrapolation, which no interval can defend.
 
     >>> size = math.log2(10_000)
     >>> rank_ends(ExposureEstimate("pin 1234", 3.0, 2.0, 4.0, "importance", 1250.0, 9.0, size, False, 0.95, 9))
-    Ranks(lowest=625, highest=2500)
+    RankSpan(lowest=625, highest=2500)
     """
     if estimate.method == "skewnormal" or (estimate.prior_bits is not None and not is_exact(estimate)):
         return None  # nor does an interval against a prior say anything about ranks
     if is_exact(estimate):
         rank = estimate.rank if isinstance(estimate.rank, int) else round(estimate.rank)
-        return Ranks(rank, rank)
+        return RankSpan(rank, rank)
     # A rank is a whole number; rounding may only widen the interval.
     lowest = math.ceil(2.0 ** (estimate.size_bits - estimate.high) * (1.0 - _ROUNDING))
     highest = math.floor(2.0 ** (estimate.size_bits - estimate.low) * (1.0 + _ROUNDING))
-    return Ranks(max(1, lowest), max(1, lowest, highest))
+    return RankSpan(max(1, lowest), max(1, lowest, highest))
 
 
 def is_exact(estimate: ExposureEstimate) -> bool:
@@ -267,21 +269,21 @@ def is_certain(estimate: ExposureEstimate) -> bool:
     return estimate.method in ("exact", "counted")
 
 
-def _found_at(ranks: Ranks, order: int, *, optimal: bool) -> Ranks:
+def _found_at(ranks: RankSpan, order: int, *, optimal: bool) -> RankSpan:
     """An attack came up with it at this place."""
     if order < ranks.lowest:
-        return Ranks(order, order)  # ties that the attack was lucky with: it did guess it
+        return RankSpan(order, order)  # ties that the attack was lucky with: it did guess it
     if order <= ranks.highest:
-        return Ranks(order if optimal else ranks.lowest, order)
-    return Ranks(ranks.lowest, order) if optimal else ranks  # two proofs that rounding sets apart: between them
+        return RankSpan(order if optimal else ranks.lowest, order)
+    return RankSpan(ranks.lowest, order) if optimal else ranks  # two proofs that rounding sets apart: between them
 
 
-def _missing_from(ranks: Ranks, listed: int) -> Ranks:
+def _missing_from(ranks: RankSpan, listed: int) -> RankSpan:
     """It is not among the first so many, and that is proven."""
     beyond = listed + 1
     if beyond > ranks.highest:
-        return Ranks(ranks.lowest, beyond)  # as above
-    return Ranks(max(ranks.lowest, beyond), ranks.highest)
+        return RankSpan(ranks.lowest, beyond)  # as above
+    return RankSpan(max(ranks.lowest, beyond), ranks.highest)
 
 
 def _why(estimate: ExposureEstimate | None, attack: Extraction | None) -> str:
@@ -334,7 +336,7 @@ def joint_shade(verdicts: Iterable[Verdict]) -> str:
 def found_in_words(verdicts: Iterable[Verdict]) -> str:
     """How many guesses find those that can be found, fewest first.
 
-    >>> found_in_words([Verdict(10**9, Ranks(1, 1)), Verdict(10**9, Ranks(18411, 18411)), Verdict(10**9, Ranks(2, 2))])
+    >>> found_in_words(Verdict(10**9, RankSpan(rank, rank)) for rank in (1, 18411, 2))
     '1 with the first guess, 1 more within 1,000 guesses, 1 more within 1,000,000 guesses'
     """
     levels = [verdict.found_within for verdict in verdicts]
@@ -349,7 +351,7 @@ def found_in_words(verdicts: Iterable[Verdict]) -> str:
 def ruled_out_in_words(verdicts: Iterable[Verdict]) -> str:
     """What is true of all secrets that hold: so many guesses do not find them, and how sure that is.
 
-    >>> ruled_out_in_words([Verdict(10**9, Ranks(10**7, 10**7)), Verdict(10_000, Ranks(5000, 5000))])
+    >>> ruled_out_in_words([Verdict(10**9, RankSpan(10**7, 10**7)), Verdict(10_000, RankSpan(5000, 5000))])
     'within 1,000 guesses (proven)'
     """
     given = list(verdicts)

@@ -206,7 +206,7 @@ def capability(tokenizer: object, kind: type[_Capability]) -> _Capability | None
     return tokenizer
 
 
-class Surroundings(NamedTuple):
+class TextSurroundings(NamedTuple):
     """What stands before every text."""
 
     lead: list[int]
@@ -215,7 +215,7 @@ class Surroundings(NamedTuple):
     """Characters."""
 
 
-def surroundings_of(tokenizer: object) -> Surroundings:
+def surroundings_of(tokenizer: object) -> TextSurroundings:
     """What a tokenizer puts before every text: nothing, unless it says so."""
     found = capability(tokenizer, HasSurroundings)
-    return Surroundings([], "") if found is None else Surroundings(list(found.lead), found.before)
+    return TextSurroundings([], "") if found is None else TextSurroundings(list(found.lead), found.before)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lightning_exposure import CanarySet, ExposureCallback, ExtractionCallback
-from lightning_exposure.report.verdicts import Ranks
+from lightning_exposure.report.verdicts import RankSpan
 from tests.callbacks.setups import CANARIES, CHARS, PIN, Model, loader, trainer
 
 RARE, OFTEN = (canary.id for canary in CANARIES)
@@ -28,7 +28,7 @@ def test_the_rank_decides_where_it_was_measured(tmp_path: Path, capsys: pytest.C
     estimates = exposure.history[-1].estimates
     assert attack.extracted == [OFTEN]
     for key, verdict in attack.verdicts.items():
-        assert verdict.proven == Ranks(*[int(estimates[key].rank)] * 2)
+        assert verdict.proven == RankSpan(*[int(estimates[key].rank)] * 2)
     rank = estimates[RARE].rank
     printed = capsys.readouterr().err
     assert f"{OFTEN}  1st guess, proven" in printed
@@ -38,8 +38,8 @@ def test_the_rank_decides_where_it_was_measured(tmp_path: Path, capsys: pytest.C
 def test_alone_it_says_no_more_than_its_list_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     attack = ExtractionCallback(CANARIES, CHARS, top_k=1)
     fit(tmp_path, attack)
-    assert attack.verdicts[OFTEN].proven == Ranks(1, 1)
-    assert attack.verdicts[RARE].proven == Ranks(2, PIN.size)
+    assert attack.verdicts[OFTEN].proven == RankSpan(1, 1)
+    assert attack.verdicts[RARE].proven == RankSpan(2, PIN.size)
     assert attack.verdicts[RARE].mood == "unknown"
     printed = capsys.readouterr().err
     assert "not the 1st guess, proven; beyond that unknown" in printed
@@ -50,7 +50,7 @@ def test_without_a_proof_it_is_unknown(tmp_path: Path) -> None:
     fit(tmp_path, attack, epochs=1)
     missing = [verdict for verdict in attack.verdicts.values() if verdict.order is None]
     assert missing
-    assert {verdict.proven for verdict in missing} == {Ranks(1, PIN.size)}
+    assert {verdict.proven for verdict in missing} == {RankSpan(1, PIN.size)}
 
 
 def test_a_measurement_of_earlier_weights_does_not_count(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure.intervals import check_confidence, proportion_interval, weighted_count_interval
+from lightning_exposure.exposure.intervals import proportion_interval, weighted_count_interval
 
 
 def test_with_equal_weights_it_is_the_exact_poisson_interval() -> None:
@@ -41,8 +40,3 @@ def test_coverage_over_simulated_samples(chances: list[float]) -> None:
 
 def test_proportions_are_clopper_pearson() -> None:
     assert proportion_interval(3, 10, 0.95) == pytest.approx((0.0667, 0.6525), abs=1e-4)
-
-
-def test_confidence_must_be_a_probability() -> None:
-    with pytest.raises(ArgumentError, match=r"confidence is 95; expected a number between 0 and 1"):
-        check_confidence(95)

@@ -15,7 +15,7 @@ from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.report.verdicts import (
     LEVELS,
     Answer,
-    Ranks,
+    RankSpan,
     Verdict,
     found_in_words,
     joint_mood,
@@ -115,13 +115,13 @@ def test_where_there_is_only_one_secret_there_is_nothing_to_guess() -> None:
 @pytest.mark.parametrize("size", [10, 999, 10**6, 10**9, 36**8, 10**15])
 def test_ranks_survive_the_logarithm(size: int) -> None:
     for rank in {1, 2, 3, 7, size // 3, size - 1, size, *(level for level in LEVELS if level <= size)}:
-        assert rank_ends(measured(rank, rank, size=size)) == Ranks(rank, rank)
+        assert rank_ends(measured(rank, rank, size=size)) == RankSpan(rank, rank)
         for method in ("counted", "importance", "sampling"):
             ends = rank_ends(measured(rank, rank, method, size=size))
             assert ends is not None
             assert ends.lowest <= rank <= ends.highest
             if rank <= LEVELS[-1]:
-                assert ends == Ranks(rank, rank), "at the levels, not one too many or too few"
+                assert ends == RankSpan(rank, rank), "at the levels, not one too many or too few"
 
 
 # --- an attack ------------------------------------------------------------------------------------------------
@@ -185,8 +185,8 @@ def test_a_beginning_that_the_attacker_was_told_is_named() -> None:
     # Who needs no help is not said to need it.
     assert str(verdict_of(SECRET, SSN, measured(1, 1), attack(1, 2, **told))) == "1st guess, proven"
     # A list of those that begin otherwise says nothing.
-    assert verdict_of(SECRET, SSN, attack=attack(None, 2, settings={"known": "my ssn is 5"})).proven == Ranks(1, SSN)
-    assert verdict_of(SECRET, SSN, attack=attack(None, 2, **told)).proven == Ranks(3, SSN)
+    assert verdict_of(SECRET, SSN, attack=attack(None, 2, settings={"known": "my ssn is 5"})).proven == RankSpan(1, SSN)
+    assert verdict_of(SECRET, SSN, attack=attack(None, 2, **told)).proven == RankSpan(3, SSN)
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,9 @@ def test_of_an_attack_that_kept_only_its_first_candidate() -> None:
     unsure = measured(10, 5e6, "importance")
     assert str(verdict_of_first_candidate(unsure, extracted=True, proven=False)) == "1st guess, proven"
     missed = verdict_of_first_candidate(unsure, extracted=False, proven=True)
-    assert (missed.proven, missed.mood) == (Ranks(2, SSN), "unknown")
-    assert verdict_of_first_candidate(unsure, extracted=False, proven=False).proven == Ranks(1, SSN)
-    assert verdict_of_first_candidate(measured(7, 7), extracted=False, proven=True).proven == Ranks(7, 7)
+    assert (missed.proven, missed.mood) == (RankSpan(2, SSN), "unknown")
+    assert verdict_of_first_candidate(unsure, extracted=False, proven=False).proven == RankSpan(1, SSN)
+    assert verdict_of_first_candidate(measured(7, 7), extracted=False, proven=True).proven == RankSpan(7, 7)
 
 
 # --- against the truth ------------------------------------------------------------------------------------------
@@ -263,10 +263,10 @@ def test_no_verdict_on_a_real_model_is_wrong() -> None:
 
 # --- many secrets ------------------------------------------------------------------------------------------------
 
-FIRST, FAR, SAFE = (Verdict(SSN, Ranks(rank, rank)) for rank in (1, 18_411, 10**8))
-LIKELY_SAFE = Verdict(SSN, Ranks(1, SSN), Ranks(10**7, 10**8), 0.95)
-OPEN = Verdict(SSN, Ranks(1, SSN))
-PIN = Verdict(10_000, Ranks(5000, 5000))
+FIRST, FAR, SAFE = (Verdict(SSN, RankSpan(rank, rank)) for rank in (1, 18_411, 10**8))
+LIKELY_SAFE = Verdict(SSN, RankSpan(1, SSN), RankSpan(10**7, 10**8), 0.95)
+OPEN = Verdict(SSN, RankSpan(1, SSN))
+PIN = Verdict(10_000, RankSpan(5000, 5000))
 
 
 def test_a_page_is_green_only_if_all_of_it_was_proven() -> None:

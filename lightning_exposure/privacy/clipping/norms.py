@@ -54,7 +54,7 @@ class Squares(NamedTuple):
     largest: Tensor
 
 
-class Measurement(NamedTuple):
+class MeasuredNorms(NamedTuple):
     """What clipping has to know.
 
     Attributes:
@@ -312,7 +312,7 @@ def _formed_norm(products: Products | None, rows: Rows | None, example: int) -> 
 # --- which of them --------------------------------------------------------------------------------------------------
 
 
-def measure(gradients: Sequence[Sequence[Gradient]], limit: float) -> Measurement:
+def measure(gradients: Sequence[Sequence[Gradient]], limit: float) -> MeasuredNorms:
     """The norms of the examples over all parameters, safe from rounding.
 
     Args:
@@ -325,7 +325,7 @@ def measure(gradients: Sequence[Sequence[Gradient]], limit: float) -> Measuremen
         sums.again(squares_of)
         sums.again(squares_of_formed)
         sums.take_apart()
-    return Measurement(torch.maximum(sums.norms, sums.upper / (1 + STATED)), sums.apart)
+    return MeasuredNorms(torch.maximum(sums.norms, sums.upper / (1 + STATED)), sums.apart)
 
 
 class _Sums:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lightning_exposure.secrets.formats._reading import Reader, State
 
 
-class _Pair(NamedTuple):
+class _Twofold(NamedTuple):
     """Two readings of the same characters, and whether they have ever differed."""
 
     one: State
@@ -32,8 +32,8 @@ class Witness(NamedTuple):
 
 def find_ambiguity(reader: Reader) -> Witness | None:
     """Return a shortest text that can be read in two ways, or None if there is no such text."""
-    start = _Pair(reader.start, reader.start, False)
-    came_from: dict[_Pair, tuple[_Pair, str]] = {}
+    start = _Twofold(reader.start, reader.start, False)
+    came_from: dict[_Twofold, tuple[_Twofold, str]] = {}
     queue = deque([start])
     while queue:
         pair = queue.popleft()
@@ -46,24 +46,24 @@ def find_ambiguity(reader: Reader) -> Witness | None:
     return None
 
 
-def _steps(reader: Reader, pair: _Pair) -> Iterator[tuple[str, _Pair]]:
+def _steps(reader: Reader, pair: _Twofold) -> Iterator[tuple[str, _Twofold]]:
     others = reader.steps(pair.other)
     for character, ones in reader.steps(pair.one).items():
         if pair.one != pair.other:
             for one in ones:
                 for other in others.get(character, ()):
-                    yield character, _Pair(one, other, True)
+                    yield character, _Twofold(one, other, True)
             continue
         for place, one in enumerate(ones):
-            yield character, _Pair(one, one, pair.parted)
+            yield character, _Twofold(one, one, pair.parted)
             # Which of the two readings is called `one` does not matter: half of the pairs will do. Readings
             # that met again after they parted are a witness already, and need not part a second time.
             if not pair.parted:
                 for other in ones[place + 1 :]:
-                    yield character, _Pair(one, other, True)
+                    yield character, _Twofold(one, other, True)
 
 
-def _retrace(pair: _Pair, start: _Pair, came_from: dict[_Pair, tuple[_Pair, str]]) -> Witness:
+def _retrace(pair: _Twofold, start: _Twofold, came_from: dict[_Twofold, tuple[_Twofold, str]]) -> Witness:
     characters: list[str] = []
     slots: tuple[list[int], list[int]] = ([], [])
     while pair != start:
