@@ -13,7 +13,7 @@ from torch import nn
 from lightning_exposure import CanarySet, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import METHODS
-from lightning_exposure.extraction import ALGORITHMS
+from lightning_exposure.extraction import ATTACKS
 from lightning_exposure.measuring import (
     Algorithm,
     Alone,
@@ -228,4 +228,4 @@ class TestSchedule:
 
 def test_the_choices_are_those_there_are() -> None:
     assert set(get_args(Method)) == set(METHODS)
-    assert set(get_args(Algorithm)) == set(ALGORITHMS)
+    assert set(get_args(Algorithm)) == set(ATTACKS)
