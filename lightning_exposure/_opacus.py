@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
 _KEPT_ON_LAYERS = "ft_compute_sample_grad"
@@ -127,6 +128,19 @@ def add_to_sum(parameter: nn.Parameter, clipped: Tensor) -> Tensor:
     total = clipped if gathered is None else gathered.add_(clipped)
     parameter.summed_grad = total  # type: ignore[attr-defined]
     return total
+
+
+def noise_dtype(dtype: torch.dtype) -> torch.dtype:
+    """In which precision a `DPOptimizer` draws the noise of parameters of some precision.
+
+    In that of the parameters from Opacus 1.6 on, and in single precision before.
+    """
+    import torch
+    from opacus.optimizers.optimizer import _generate_noise
+
+    # Without a deviation it draws nothing, and gives zeros of the kind that it would have drawn.
+    found: torch.dtype = _generate_noise(0.0, torch.empty(1, dtype=dtype)).dtype
+    return found
 
 
 def clean_parameter(parameter: nn.Parameter) -> None:

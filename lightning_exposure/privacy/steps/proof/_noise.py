@@ -213,7 +213,7 @@ def drawn_again(
         shapes: Of the parameters, by name, in the order of the optimizer.
         generator: In the state that the private one had before.
         deviation: The standard deviation.
-        dtype: Of the parameters.
+        dtype: In which precision it is drawn.
         limit: Stop before so many numbers are exceeded.
 
     Example:

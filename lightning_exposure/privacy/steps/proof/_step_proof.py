@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lightning_exposure._opacus import noise_dtype
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.proof._accountant import Entries, check_accounting
 from lightning_exposure.privacy.steps.proof._batches import BATCH_TESTS, BatchTests, check_draw
@@ -268,7 +269,8 @@ class StepProof:
         generator = torch.Generator(parameters[0].device)
         generator.set_state(self._states[1])
         shapes = [(self._names[value], value.shape) for value in parameters]
-        noise = drawn_again(shapes, generator, deviation=self.deviation, dtype=parameters[0].dtype)
+        dtype = noise_dtype(parameters[0].dtype)
+        noise = drawn_again(shapes, generator, deviation=self.deviation, dtype=dtype)
         places = self.coordinates.slices(self._names.values())
         for name, values in noise.items():
             part, drawn = places[name], self.coordinates.of_one(name, values).double().cpu()
