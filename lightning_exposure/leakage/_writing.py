@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lightning_exposure.errors import TokenizerError
+from lightning_exposure.tokenization.graphs.bytes import ByteTexts
+from lightning_exposure.tokenization.graphs.characters import Texts
 from lightning_exposure.tokenization.huggingface.pieces import fallback_of
+from lightning_exposure.tokenization.huggingface.pretokens import find_joints
 from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer, TokenizerFile
 from lightning_exposure.tokenization.huggingface.tokenizer_json import parts_of
-from lightning_exposure.tokenization.tokenizers import Tokenizer
+from lightning_exposure.tokenization.lines import LineTexts, word_pieces
+from lightning_exposure.tokenization.tokenizers import Tokenizer, WordTokenizer
 
 Pieces = list[bytes | None]
 """What each token adds to a text, by token id; None for a token that is no part of a text."""
@@ -71,6 +75,8 @@ def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
         vocab_size: How many tokens there are.
         anchor: A token that a text may begin with: many tokenizers write the first token of a text differently.
     """
+    if isinstance(tokenizer, WordTokenizer):
+        return list(word_pieces(tokenizer))
     file = file_of(tokenizer)
     if file is not None:
         # A token for a single byte writes that byte only if the decoder makes it one; otherwise it writes its name.
@@ -83,6 +89,23 @@ def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
         whole = both.startswith(before) and "\ufffd" not in both
         pieces.append(both[len(before) :].encode() if whole else None)
     return pieces
+
+
+def as_written(tokenizer: Tokenizer, texts: Texts, fixed: int) -> ByteTexts:
+    """Texts byte by byte, as the tokens of a tokenizer write them.
+
+    Args:
+        tokenizer: The tokenizer.
+        texts: The texts.
+        fixed: How many characters all of them begin with.
+    """
+    if isinstance(tokenizer, WordTokenizer):
+        lines = LineTexts(texts)
+        return ByteTexts(lines, lines.joints(), marked=True)
+    file = file_of(tokenizer)
+    if file is None or file.writing is None or not file.writing.marked:
+        return ByteTexts(texts, None)  # a token may reach over any cut that the tokenizer itself would make
+    return ByteTexts(texts, find_joints(texts, fixed, file), marked=True)
 
 
 def _makes_bytes(file: TokenizerFile) -> bool:

@@ -13,12 +13,10 @@ from lightning_exposure.leakage._marks import marked
 from lightning_exposure.leakage._neighbourhood import by_levenshtein, by_substitution
 from lightning_exposure.leakage._share import shares
 from lightning_exposure.leakage._target import Target, Vocabulary
-from lightning_exposure.leakage._writing import Prompt, file_of, pieces_of, read_prompt
+from lightning_exposure.leakage._writing import Prompt, as_written, pieces_of, read_prompt
 from lightning_exposure.leakage.decoder import Decoder
 from lightning_exposure.leakage.estimate import LeakEstimate, NearMiss
-from lightning_exposure.tokenization.graphs.bytes import ByteTexts
 from lightning_exposure.tokenization.graphs.characters import Texts
-from lightning_exposure.tokenization.huggingface.pretokens import find_joints
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks import DEFAULT_MEMORY, Mass, Rounding, heaviest_first, measure_rounding
 
@@ -169,12 +167,9 @@ class _Attack:
         else:
             allowed = self.tree.format.alternatives(secret)[len(known) :]
             texts = by_substitution(before, rest, allowed, self.edits)
-        file = file_of(self.tree.tokenizer)
-        marks = file is not None and file.writing is not None and file.writing.marked
-        joints = find_joints(texts, len(before), file) if marks and file is not None else None
         start = texts.after(ahead + known[: self.prompt.covered])
         assert start is not None, "the prompt leads into the texts behind it"
-        return Target(ByteTexts(texts, joints, marked=marks), start, self.vocabulary)
+        return Target(as_written(self.tree.tokenizer, texts, len(before)), start, self.vocabulary)
 
     def _alphabet(self) -> frozenset[str]:
         """All characters that occur in secrets behind the prompt."""

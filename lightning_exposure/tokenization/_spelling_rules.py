@@ -19,7 +19,8 @@ from lightning_exposure.tokenization.huggingface.pieces import fallback_of
 from lightning_exposure.tokenization.huggingface.pretokens import Joints, find_joints, fixed_part
 from lightning_exposure.tokenization.huggingface.tokenizer import HuggingFaceTokenizer, TokenizerFile
 from lightning_exposure.tokenization.huggingface.tokenizer_json import added_tokens, unknown_of, vocabulary_of
-from lightning_exposure.tokenization.tokenizers import Tokenizer
+from lightning_exposure.tokenization.lines import LineTexts, word_pieces
+from lightning_exposure.tokenization.tokenizers import Tokenizer, WordTokenizer
 
 _GRIDS = (0.1, 0.01, 1e-7)
 """How exactly the competitors of a path are remembered in a Unigram model, in natural logarithms."""
@@ -86,6 +87,9 @@ def lexicons(tokenizer: Tokenizer, texts: Texts, fixed: int, anchor: int) -> Ite
         cut = _with_signs(texts, fixed, file)
         yield Lexicon(cut, _occurring(_signed(file, cut), texts, file), joints, file.writing.marked)
     yield Lexicon(texts, _decoded(tokenizer, anchor))
+    if isinstance(tokenizer, WordTokenizer):
+        lines = LineTexts(texts)
+        yield Lexicon(lines, word_pieces(tokenizer), lines.joints(), marked=True)
 
 
 def may_hold_added_tokens(tokenizer: Tokenizer, texts: Texts, fixed: int) -> bool:
