@@ -72,24 +72,32 @@ def as_bytes(tokenizer: Tokenizer, texts: Texts, fixed: int) -> ByteTexts:
     knows_rules = capability(tokenizer, HasSpellingRules)
     if knows_rules is not None:
         for rules in knows_rules.spelling_rules(texts, fixed):
-            if rules.marked:
+            if rules.marked and capability(tokenizer, HasPieces) is not None:
                 return ByteTexts(texts, rules.cuts, marked=True)
+            if rules.marked:
+                return rules.as_bytes(rules.texts)
             break
     return ByteTexts(texts, None)
 
 
-def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int) -> Pieces:
+def pieces_of(tokenizer: Tokenizer, vocab_size: int, anchor: int, texts: Texts) -> Pieces:
     """What each token adds to a text.
 
     Args:
         tokenizer: The tokenizer.
         vocab_size: How many tokens there are.
         anchor: A token that a text may begin with: many tokenizers write the first token of a text differently.
+        texts: What is to be written: tokens may write texts of several lines in another way.
     """
     has_pieces = capability(tokenizer, HasPieces)
     if has_pieces is not None:
         known = enumerate(has_pieces.pieces())
         return [None if _writes_its_name(tokenizer, token, piece) else piece for token, piece in known]
+    knows_rules = capability(tokenizer, HasSpellingRules)
+    if knows_rules is not None:
+        for rules in knows_rules.spelling_rules(texts, 0):
+            if rules.marked:
+                return rules.pieces
     before = tokenizer.decode([anchor])
     pieces: list[bytes | None] = []
     for token in range(vocab_size):

@@ -111,7 +111,7 @@ class _Attack:
         """What is the same for all secrets of a tree."""
         prompt = read_prompt(tree.tokenizer, tree.spelling.known)
         first = prompt.tokens[min(len(surroundings_of(tree.tokenizer).lead), len(prompt.tokens) - 1)]
-        vocabulary = Vocabulary(pieces_of(tree.tokenizer, tree.spelling.vocab_size, first))
+        vocabulary = Vocabulary(pieces_of(tree.tokenizer, tree.spelling.vocab_size, first, Texts.of(tree.format)))
         return cls(tree, decoder, rounding, edits, levenshtein, prompt, vocabulary)
 
     def estimate(self, secret: str, share: float, tolerance: float, budget: int, memory: int) -> LeakEstimate:

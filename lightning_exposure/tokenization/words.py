@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from lightning_exposure.tokenization._symbols import SymbolTokenizer
+from lightning_exposure.secrets.formats.graph import steps_behind
+from lightning_exposure.tokenization._lines import LineTexts, word_pieces
+from lightning_exposure.tokenization._spelling_rules import SpellingRules
+from lightning_exposure.tokenization._symbols import UNKNOWN, SymbolTokenizer
+from lightning_exposure.tokenization.graphs.texts import Texts
 
 _WORDS = re.compile(r"\n|\S+")
 
@@ -49,3 +53,9 @@ class WordTokenizer(SymbolTokenizer):
     def decode(self, ids: Sequence[int], /) -> str:
         """The words of some ids, one space between two words and none beside a line break."""
         return re.sub(" ?\n ?", "\n", " ".join(self._symbols[i] for i in ids))
+
+    def spelling_rules(self, texts: Texts, fixed: int, /) -> Iterator[SpellingRules]:
+        """How texts of several lines are spelled: between words stands a space, beside a line break none."""
+        if "\n" in steps_behind(texts):
+            lines = LineTexts(texts)
+            yield SpellingRules(lines, word_pieces(self.vocabulary, UNKNOWN), lines.pretoken_cuts(), marked=True)

@@ -160,3 +160,22 @@ def test_reports_show_them_line_by_line(format: SecretFormat, tmp_path: Path) ->
     table = extraction_table(again.extractions, canaries)
     assert len(table.split("\n")) == 2 + len(attack.candidates)  # one line a candidate
     assert attack.candidates[0].text.replace("\n", "\\n") in table
+
+
+def test_words_spell_several_lines() -> None:
+    format = SecretFormat(
+        "send to: {first} {last}\n{street} Street\n\nU.S.A",
+        first=["Harry", "Ron"],
+        last=["Potter", "Weasley"],
+        street=["Oak", "Elm", "Old Mill"],
+    )
+    canaries = CanarySet.draw(format, repetitions=[2], seed=0)
+    data = TextDataModule("some words in\na text . " * 100, level="word", window=16, canaries=canaries, val_fraction=0)
+    data.setup()
+    tree = SecretTree(sharpened(Recurrent(data.tokenizer.vocab_size), seed=1), format, data.tokenizer)
+    costs = oracle.costs(tree.model.module, format, data.tokenizer)
+    (estimate,) = measure_exposure(tree, canaries.texts, "exact")
+    assert estimate.rank == oracle.rank(canaries.texts[0], costs)
+    known = "send to: Harry Potter\n"
+    found = extract(tree.starting_with(known))
+    assert found.candidates[0].text == min((t for t in costs if t.startswith(known)), key=costs.__getitem__)
