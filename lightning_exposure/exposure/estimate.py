@@ -104,21 +104,25 @@ def measure_exposure(
         log_prior=None if expected is None else expected.of_paths(paths, memory),
     )
     estimates = measure_possible(case, secrets, METHODS.get(method))
-    estimates = with_margins(case, [_against_the_prior(estimate, case) for estimate in estimates])
+    estimates = with_margins(case, _against_the_prior(estimates, case))
     return [_with_the_trees_word(estimate, tree) for estimate in estimates]
 
 
-def _against_the_prior(estimate: ExposureEstimate, case: TreeCase) -> ExposureEstimate:
+def _against_the_prior(estimates: list[ExposureEstimate], case: TreeCase) -> list[ExposureEstimate]:
     """Every number rests on the prior, too; of a secret that it excludes only a bound is known."""
     if case.prior is None or case.log_prior is None:
-        return estimate
-    excluded = bool(case.log_prior[case.secrets.index(estimate.secret)] == -math.inf)
-    rests_on = f"{estimate.rests_on}; and {case.prior.words}"
-    if not excluded:
-        return replace(estimate, rests_on=rests_on)
-    rests_on += ", which holds this secret impossible"
-    high = max(estimate.low, estimate.bits, estimate.high)  # there is no ceiling, and what is reported is finite
-    return replace(estimate, high=high, rests_on=rests_on, is_bound=True)
+        return estimates
+    excluded = {case.secrets[i] for i in np.flatnonzero(np.isneginf(case.log_prior)).tolist()}
+    found = []
+    for it in estimates:
+        rests_on = f"{it.rests_on}; and {case.prior.words}"
+        if it.secret not in excluded:
+            found.append(replace(it, rests_on=rests_on))
+            continue
+        rests_on += ", which holds this secret impossible"
+        high = max(it.low, it.bits, it.high)  # there is no ceiling, but what is reported is finite
+        found.append(replace(it, high=high, prior_bits=max(high, it.size_bits), rests_on=rests_on, is_bound=True))
+    return found
 
 
 def _with_the_trees_word(estimate: ExposureEstimate, tree: SecretTree) -> ExposureEstimate:
