@@ -158,6 +158,12 @@ class Case(ABC):
         mass = None if masses is None else min(largest, max(least, amount))
         return self.estimate(i, "counted", rank, (least, largest), expansions, rests_on, mass=mass)
 
+    def counted_all(self, ranks: Triple, expansions: int, masses: Triple | None = None) -> list[ExposureEstimate]:
+        """The same for all secrets: three lists of ranks, and with a prior three of masses."""
+        of_each = zip(*ranks, strict=True)
+        weighed = [None] * len(self) if masses is None else list(zip(*masses, strict=True))
+        return [self.counted(i, each, expansions, weighed[i]) for i, each in enumerate(of_each)]
+
 
 @dataclass(frozen=True)
 class TreeCase(Case):

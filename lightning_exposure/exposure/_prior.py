@@ -109,12 +109,11 @@ class ReferencePrior(Prior):
 
     def of_paths(self, paths: NDArray[np.int32], memory: int) -> Floats:
         """log2 of the prior probabilities of secrets, one row of tokens each."""
-        prior, lengths = np.zeros(len(paths)), (paths >= 0).sum(axis=1)
+        prior = np.zeros(len(paths))
         for step in follow(self.walked, paths, memory=memory):
             children = step.children
             assert isinstance(children, WeighedChildren)
-            level = 1 + (children.parent_paths >= 0).sum(axis=1)[children.parents[step.child]]
-            ends = level == lengths[step.rows]
+            ends = step.is_last(paths)
             prior[step.rows[ends]] = (children.reaching + children.ending)[step.child[ends]]
         return prior
 

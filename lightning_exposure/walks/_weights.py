@@ -73,14 +73,12 @@ def log_weights(
         memory: The limit for model states, in bytes.
     """
     components: Floats | None = None
-    lengths = (paths >= 0).sum(axis=1)
     for step in follow(tree, paths, bound=min(bound, POSSIBLE), memory=memory):
         children = step.children
         choices = log_choices(children)
         if components is None:
             components = np.zeros((len(paths), choices.shape[1]))
-        level = 1 + (children.parent_paths >= 0).sum(axis=1)[children.parents[step.child]]
-        components[step.rows] += at_forks(children, choices, step.child, level == lengths[step.rows])
+        components[step.rows] += at_forks(children, choices, step.child, step.is_last(paths))
     assert components is not None, "no secrets were given"
     return mixed(components)
 

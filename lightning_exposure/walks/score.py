@@ -164,6 +164,12 @@ class Step:
     child: NDArray[np.intp]
     expansions: int
 
+    def is_last(self, paths: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Which of the paths that go on here end with this step; `paths` are all that were given."""
+        level = (self.children.parent_paths >= 0).sum(axis=1)[self.children.parents[self.child]]
+        last: NDArray[np.bool_] = 1 + level == (paths[self.rows] >= 0).sum(axis=1)
+        return last
+
 
 def follow(
     tree: SecretTree, paths: NDArray[np.int32], *, bound: float = math.inf, memory: int = DEFAULT_MEMORY

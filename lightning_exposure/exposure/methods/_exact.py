@@ -54,6 +54,4 @@ def count(case: TreeCase) -> tuple[TreeCase, Ranks]:
 
 def estimates_from_ranks(case: TreeCase, ranks: Ranks) -> list[ExposureEstimate]:
     """What a finished count says."""
-    each = list(zip(ranks.ranks, ranks.fewest, ranks.most, strict=True))
-    masses = [None] * len(each) if ranks.masses is None else list(zip(*ranks.masses, strict=True))
-    return [case.counted(i, each[i], ranks.expansions, masses[i]) for i in range(len(case))]
+    return case.counted_all((ranks.ranks, ranks.fewest, ranks.most), ranks.expansions, ranks.masses)

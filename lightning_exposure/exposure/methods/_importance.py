@@ -21,6 +21,9 @@ _RESTS_ON = (
     "cheap, which a sample alone cannot see"
 )
 
+_RESTS_ON_BOTH = "{} secrets drawn as the model and the prior like them"
+"""What the prior likes cannot hide from a sample that follows it."""
+
 
 @METHODS.register("importance", priority=2)
 def measure_by_importance(case: TreeCase) -> list[ExposureEstimate]:
@@ -39,11 +42,14 @@ def estimates_from_walks(case: TreeCase, walks: DistinctWalks, confidence: float
     """
     log_prior = None if case.prior is None else case.prior.of_found(walks)
     if walks.complete:
-        return _counted(case, walks, log_prior)
+        counts = RankCounts(case.paths, case.costs, case.rounding, case.log_prior)
+        counts.add(walks.paths, walks.costs, log_prior)
+        return case.counted_all(counts.ranks(), walks.expansions, counts.masses())
     own = dict(PathFinder(case.paths).find(walks.paths))
     own_weights = log_weights(case.walked, case.paths, bound=case.bound, memory=case.memory)
     own_inclusion = walks.inclusion_of(own_weights)
-    rests_on = _RESTS_ON.format(f"{len(walks.costs):,}")
+    follows_prior = case.prior is not None and case.prior.proposes
+    rests_on = (_RESTS_ON_BOTH if follows_prior else _RESTS_ON).format(f"{len(walks.costs):,}")
     estimates = []
     for i, cost in enumerate(case.costs.tolist()):
         others = np.ones(len(walks.costs), dtype=bool)
@@ -72,15 +78,6 @@ def estimates_from_walks(case: TreeCase, walks: DistinctWalks, confidence: float
         amount = interval[1] if is_bound else min(interval[1], max(interval[0], itself + cheaper))
         estimates.append(_estimate(case, i, walks, cheap, amount, interval, rests_on, is_bound))
     return estimates
-
-
-def _counted(case: TreeCase, walks: DistinctWalks, log_prior: Floats | None) -> list[ExposureEstimate]:
-    """Everything is in the sample."""
-    counts = RankCounts(case.paths, case.costs, case.rounding, case.log_prior)
-    counts.add(walks.paths, walks.costs, log_prior)
-    each, masses = list(zip(*counts.ranks(), strict=True)), counts.masses()
-    of_each = [None] * len(each) if masses is None else list(zip(*masses, strict=True))
-    return [case.counted(i, each[i], walks.expansions, of_each[i]) for i in range(len(case))]
 
 
 def _estimate(
