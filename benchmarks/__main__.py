@@ -46,6 +46,12 @@ def _huggingface() -> list[Row]:
     return benchmark_huggingface()
 
 
+def _subword_leakage() -> list[Row]:
+    from benchmarks.leakage import benchmark_subword_leakage  # tokenizers is an extra
+
+    return benchmark_subword_leakage()
+
+
 def _gpt2() -> list[Row]:
     from benchmarks.gpt2 import benchmark_gpt2
 
@@ -62,6 +68,7 @@ WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
     {
         "ranking": benchmark_ranking,
         "scanning": benchmark_scanning,
+        "subwords": _subword_leakage,
         "cards": benchmark_credit_card,
         "callback": benchmark_callback,
         "private": benchmark_private_training,
@@ -88,6 +95,7 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   leakage      how likely each canary is to leak, one bit wide: expansions against samples
   ranking      exposure of 1,000 given scores among 10^6 given references (needs no model)
   scanning     100,000 lines with 1,000 secrets in them: how long it takes to find them (needs no model)
+  subwords     how likely a secret is to leak over all its spellings in subwords (a small model of its own)
   cards        a credit card among 10^15, inserted 8 times in a training of its own
   callback     what measuring 10 and 100 canaries after every epoch adds to a training
   private      a private training step of ours and of Opacus, against a plain one: time, peak memory (no model either)

@@ -17,7 +17,7 @@ from benchmarks.enumeration import benchmark_enumeration
 from benchmarks.estimates import benchmark_estimates, known_secrets
 from benchmarks.exact import benchmark_exact, secret_near_rank
 from benchmarks.full_passes import full_pass_costs
-from benchmarks.leakage import benchmark_leakage, samples_for_one_bit
+from benchmarks.leakage import benchmark_leakage, benchmark_subword_leakage, samples_for_one_bit
 from benchmarks.mixture import exposure_by_mixture
 from benchmarks.models import Recipe, Subject, train, train_or_load
 from benchmarks.precision import benchmark_precision, covers
@@ -193,6 +193,12 @@ def test_leakage_agrees_with_samples(subject: Subject) -> None:
     rows = benchmark_leakage(subject, samples=2_000)
     assert len(rows) == len(subject.canaries) + 2
     assert not rows[-1].missed
+
+
+def test_leakage_over_all_spellings() -> None:
+    rows = benchmark_subword_leakage(lines=500, steps=10, units=8)
+    assert_sound(rows, 6)
+    assert all(row.value <= 100 for row in rows[1::2])
 
 
 def test_samples_for_an_interval_one_bit_wide() -> None:

@@ -36,6 +36,7 @@ def leak_probability(
     decoder: Decoder = _AS_IT_IS,
     edits: int = 0,
     *,
+    prompt: str | None = None,
     levenshtein: bool = False,
     tolerance: float = 0.01,
     budget: int = 100_000,
@@ -45,14 +46,16 @@ def leak_probability(
     """How likely the model is to write a text that begins with a secret, given the prompt; in the order given.
 
     All the ways to spell a secret count, not only the tokenizer's own, and the last token may go on behind it. The
-    prompt is encoded alone, as an attacker would: it is what stands before the first blank, or what the tree was told
-    to start with. A special token never is a part of a secret.
+    prompt is encoded alone, as an attacker would. A special token never is a part of a secret.
 
     Args:
         tree: The model, the format and the tokenizer.
         secrets: Complete texts of the format.
         decoder: How text is sampled.
         edits: Texts within so many substitutions count too, each by a character that its blank allows.
+        prompt: What the model is given; None: what stands before the first blank, or what the tree was told to start
+            with. Or a beginning of that: to a tokenizer of subwords a space at the end is a token that training may
+            never have seen there, and a model says more without it.
         levenshtein: Count edits as Levenshtein does: leaving out or putting in a character is an edit, too, and any
             character of the format behind the prompt may stand anywhere behind the prompt.
         tolerance: Stop when what is still open weighs no more than this part of what was found.
@@ -84,7 +87,7 @@ def leak_probability(
         return []
     distinct = list(dict.fromkeys(secrets))
     rounding = measure_rounding(tree, tree.paths(distinct), memory=memory)
-    attack = _Attack.on(tree, decoder, rounding, whole_number("edits", edits, at_least=0), levenshtein)
+    attack = _Attack.on(tree, decoder, rounding, whole_number("edits", edits, at_least=0), levenshtein, prompt)
     of_format = shares(tree, distinct, decoder, memory=memory)
     found: dict[str, LeakEstimate] = {}
     for done, (secret, share) in enumerate(zip(distinct, of_format.tolist(), strict=True), 1):
@@ -107,9 +110,23 @@ class _Attack:
     vocabulary: Vocabulary
 
     @classmethod
-    def on(cls, tree: SecretTree, decoder: Decoder, rounding: Rounding, edits: int, levenshtein: bool) -> _Attack:
+    def on(
+        cls,
+        tree: SecretTree,
+        decoder: Decoder,
+        rounding: Rounding,
+        edits: int,
+        levenshtein: bool,
+        given: str | None,
+    ) -> _Attack:
         """What is the same for all secrets of a tree."""
-        prompt = read_prompt(tree.tokenizer, tree.spelling.known)
+        known = tree.spelling.known
+        if given is not None and not (isinstance(given, str) and known.startswith(given)):
+            raise ArgumentError(
+                f"prompt is {given!r}; expected {known!r}, which all secrets begin with, or a beginning of it. To give "
+                "away more of the secret, use tree.starting_with(...)."
+            )
+        prompt = read_prompt(tree.tokenizer, known if given is None else given)
         first = prompt.tokens[min(len(surroundings_of(tree.tokenizer).lead), len(prompt.tokens) - 1)]
         vocabulary = Vocabulary(pieces_of(tree.tokenizer, tree.spelling.vocab_size, first, Texts.of(tree.format)))
         return cls(tree, decoder, rounding, edits, levenshtein, prompt, vocabulary)

@@ -272,6 +272,17 @@ def test_the_prompt_is_what_the_tree_starts_with() -> None:
     assert_tight(estimate, case.truth({"pin is 12-7"}, prompt="pin is 1"))
 
 
+@pytest.mark.parametrize("name", ["characters", "words", "byte-level BPE", "Unigram", "WordPiece"])
+def test_an_attacker_may_leave_out_the_end_of_the_prompt(name: str) -> None:
+    """Without the space at its end, a token may begin with that space, as in training."""
+    case = setting(name)
+    secret, prompt = case.format.render(case.format.size // 2), case.format.prompt.rstrip()
+    (estimate,) = leak_probability(case.tree, [secret], prompt=prompt)
+    assert_tight(estimate, case.truth({secret}, prompt=prompt))
+    with pytest.raises(ArgumentError, match=r"prompt is 'pin was'; expected .* or a beginning of it"):
+        leak_probability(case.tree, [secret], prompt="pin was")
+
+
 def test_queries_are_the_fewest_and_the_most() -> None:
     estimate = LeakEstimate("pin 1", low=0.1, high=0.25, share=0.5, expansions=1)
     assert estimate.queries(0.5) == (3, 7)  # 1 - 0.75^3 = 0.578, 1 - 0.9^7 = 0.522, 1 - 0.9^6 = 0.469
