@@ -27,7 +27,7 @@ _LARGEST_BITS = 500
 def measure_exposure(
     tree: SecretTree,
     secrets: Sequence[str],
-    method: MethodName | str = "auto",
+    method: MethodName = "auto",
     budget: int = 100_000,
     samples: int = 4096,
     seed: int = 0,

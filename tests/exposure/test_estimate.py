@@ -241,7 +241,7 @@ class TestBadInput:
         [
             ({"budget": 0}, "budget is 0; expected at least 1 expansion"),
             ({"samples": 0}, "samples is 0"),
-            ({"method": "guess"}, "method='guess' is given; expected one of 'auto', 'exact', 'importance'"),
+            ({"method": "guess"}, "method is 'guess'; expected one of 'auto', 'exact', 'importance'"),
             ({"confidence": 1.0}, "confidence is 1.0"),
             ({"memory": 0}, "memory is 0"),
         ],

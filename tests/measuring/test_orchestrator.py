@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
-from lightning_exposure.extraction.extraction import ALGORITHMS
 from torch import nn
 
 from lightning_exposure import CanarySet, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure import METHODS
 from lightning_exposure.measuring import (
-    Algorithm,
     Alone,
     CanaryAttack,
     CanaryAudit,
     CanaryTrees,
     ExposureMonitor,
-    Method,
     Moment,
     Schedule,
     SharedTrees,
@@ -224,8 +220,3 @@ class TestSchedule:
     def test_steps_out_of_range(self, given: Any) -> None:
         with pytest.raises(ArgumentError, match=r"every_n_steps is .*; expected a whole number of at least 1, or None"):
             Schedule(1, given)
-
-
-def test_the_choices_are_those_there_are() -> None:
-    assert set(get_args(Method)) == set(METHODS)
-    assert set(get_args(Algorithm)) == set(ALGORITHMS)
