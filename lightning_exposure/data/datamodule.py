@@ -215,8 +215,8 @@ class CanaryDataModule:
         found = loaders_in(loaders)
         if not found:
             raise DataError(
-                f"train_dataloader: {type(loaders).__name__} has no torch DataLoader to put canaries into; expected a "
-                "DataLoader, a list or dict of them, or a CombinedLoader."
+                f"train_dataloader returned {type(loaders).__name__}, which has no torch DataLoader to put canaries "
+                "into; expected a DataLoader, a list or dict of them, or a CombinedLoader."
             )
         chosen = found[choose(self._loader, list(found))]
         weaver = self._weaver = self._make_weaver()

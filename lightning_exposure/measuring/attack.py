@@ -100,9 +100,7 @@ class CanaryAttack:
         self._attacked_at = -1
         self._now = {**self._settings, **(least if quick else {})}
         smaller = {
-            name: most
-            for name, most in least.items()
-            if self._in_force[name] is None or self._in_force[name] > most
+            name: most for name, most in least.items() if self._in_force[name] is None or self._in_force[name] > most
         }
         top_k = 1 if self._top_k is None else self._top_k
         with quiet(model):

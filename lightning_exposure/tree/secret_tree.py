@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.adapters.choosing import TriedModels
 from lightning_exposure.adapters.protocol import StepModel, device_of, evaluating
 from lightning_exposure.adapters.states import ModelState
@@ -148,8 +149,7 @@ class SecretTree:
         batch_size: int = 4096,
         tried: TriedModels | None = None,
     ) -> None:
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
+        whole_number("batch_size", batch_size, at_least=1)
         self.format = format
         self.spelling = tokenizer if isinstance(tokenizer, Spelling) else Spelling(format, tokenizer)
         if self.spelling.format is not format and self.spelling.format != format:

@@ -239,7 +239,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"budget": 0}, "budget is 0; expected at least 1 expansion"),
+            ({"budget": 0}, "budget is 0; expected an integer of at least 1. It counts expansions"),
             ({"samples": 0}, "samples is 0"),
             ({"method": "guess"}, "method is 'guess'; expected one of 'auto', 'exact', 'importance'"),
             ({"confidence": 1.0}, "confidence is 1.0"),

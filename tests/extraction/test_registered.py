@@ -84,7 +84,7 @@ def test_the_settings_are_those_of_the_functions() -> None:
 
 def test_settings_of_any_type_can_be_written_as_text() -> None:
     @ATTACKS.register("odd")
-    def odd(tree, top_k, *, years=(1990, 2000), share=0.5, end: "Unknown | None" = None, memory, progress):  # type: ignore  # noqa: F821
+    def odd(tree, top_k, *, years=(1990, 2000), share=0.5, end: Unknown | None = None, memory, progress):  # type: ignore  # noqa: F821
         """Not annotated, or with names that only a type checker knows."""
 
     try:

@@ -213,10 +213,10 @@ class TestSchedule:
 
     @pytest.mark.parametrize("given", [-1, 1.0, None, True, "1"])
     def test_epochs_out_of_range(self, given: Any) -> None:
-        with pytest.raises(ArgumentError, match=r"every_n_epochs is .*; expected a whole number, 0 for only"):
+        with pytest.raises(ArgumentError, match=r"every_n_epochs is .*; expected an integer of at least 0\. 0 is only"):
             Schedule(given)
 
     @pytest.mark.parametrize("given", [0, -1, 2.0, True])
     def test_steps_out_of_range(self, given: Any) -> None:
-        with pytest.raises(ArgumentError, match=r"every_n_steps is .*; expected a whole number of at least 1, or None"):
+        with pytest.raises(ArgumentError, match=r"every_n_steps is .*; expected an integer of at least 1\. None"):
             Schedule(1, given)

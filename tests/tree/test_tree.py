@@ -166,6 +166,6 @@ class TestBadInput:
 
 def test_a_spelling_of_another_format_is_refused() -> None:
     spelling = CASES[0].tree().spelling
-    with pytest.raises(ArgumentError, match="tokenizer is a Spelling of .*; expected one of"):
+    with pytest.raises(ArgumentError, match=r"tokenizer is a Spelling of .*; expected one of"):
         SecretTree(CASES[0].model, SecretFormat("another ###"), spelling)
     assert SecretTree(CASES[0].model, CASES[0].format, spelling).size == CASES[0].format.size

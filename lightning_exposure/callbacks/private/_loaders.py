@@ -57,7 +57,7 @@ def poisson_loader(loader: object) -> PoissonLoader:
             "data module."
         )
     raise DataError(
-        f"train_dataloader: {type(loader).__name__}; expected one PoissonLoader, because every record must be in a "
+        f"train_dataloader is a {type(loader).__name__}; expected one PoissonLoader, because every record must be in a "
         "batch with the same probability. Join several datasets with torch.utils.data.ConcatDataset."
     )
 

@@ -369,8 +369,8 @@ class DifferentialPrivacy(Callback):
         assert self.noise_multiplier_ is not None
         if self.steps >= self._limit:
             raise FitError(
-                f"max_epsilon={self.budget.max_epsilon}: spent ({self.epsilon:.4g}), but the Trainer goes on. Leave "
-                "out min_epochs and min_steps."
+                f"max_epsilon is {self.budget.max_epsilon}, and spent ({self.epsilon:.4g}); expected the Trainer to "
+                "stop. Leave out min_epochs and min_steps."
             )
         module = None if self._module is None else self._module()
         self._account.step(module, self.noise_multiplier_, self._loader.sample_rate)
