@@ -82,8 +82,8 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   precision    what a precision of 2, 1, 0.5 and 0.25 bits costs: expansions, errors, intervals that hold the truth
   extraction   the likeliest of 10^9 secrets with a proof; a search for what is not there: speed, peak memory
   ranking      exposure of 1,000 given scores among 10^6 given references (needs no model)
-  cards        a credit card among 10^15, inserted 8 times in a training of its own
-  callback     what measuring 10 and 100 canaries after every epoch adds to a training
+  cards        a credit card among 10^15, inserted 8 times in a training run of its own
+  callback     what measuring 10 and 100 canaries after every epoch adds to a training run
   private      a private training step of ours and of Opacus, against a plain one: time, peak memory (no model either)
   proof        a GPT-2 of 109 million parameters: a short private training with its proof against one without
   huggingface  a GPT-2 of its own with subwords and a prompt of 60 tokens: scoring, searching, exact exposure

@@ -1,4 +1,4 @@
-"""`AuditCallback`: does a training keep what its privacy accountant promises? Checked from outside, with canaries."""
+"""`AuditCallback`: does a training run keep what its privacy accountant promises? Checked with canaries."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class AuditCallback(CanaryCallback):
         """What `state_dict` gave.
 
         Raises:
-            ArgumentError: It is from a training with other canaries, or with others held out.
+            ArgumentError: It is from a training run with other canaries, or with others held out.
         """
         self._audit.load_state_dict(state_dict)
 

@@ -260,7 +260,7 @@ class CanaryDataModule:
                 with seeded(self._seed + number):
                     examples.append(self._encode(canary.text))
             except Exception as error:
-                raise DataError(f"encode: failed for canary {canary.id!r} with {error!r}; mend encode.") from error
+                raise DataError(f"encode: failed for canary {canary.id!r} with {error!r}; fix encode.") from error
         numbers = [number for number, canary in enumerate(self.canaries) for _ in range(canary.copies)]
         return Occurrences(tuple(canary.id for canary in self.canaries), tuple(examples), tuple(numbers))
 

@@ -103,8 +103,8 @@ class RunRecord:
         history: The measurements, in order.
         references: Costs of ordinary secrets after training, by the name of the format.
         extractions: The attacks after training, by the name of the format.
-        steps: How many optimizer steps the whole training took; None: not known. An exposure that was measured before
-            its end is not of the model that was attacked, and decides nothing.
+        steps: How many optimizer steps the whole training run took; None: not known. An exposure that was measured
+            before its end is not of the model that was attacked, and decides nothing.
 
     Raises:
         ArgumentError: `settings` holds something that has no JSON form.

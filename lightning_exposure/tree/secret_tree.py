@@ -178,7 +178,7 @@ class SecretTree:
     def rests_on(self) -> str:
         """Empty if it is certain that every secret is in the tree once; otherwise a sentence: what speaks for it.
 
-        It is certain if the paths were counted, or all secrets were spelt and looked up. A tree for which neither can
+        It is certain if the paths were counted, or all secrets were spelled and looked up. A tree for which neither can
         be done was tried on some hundred secrets, and on some hundred with added tokens in them, where those may occur.
         """
         return self.spelling.rests_on
@@ -200,7 +200,7 @@ class SecretTree:
     def starting_with(self, known: str) -> SecretTree:
         """The part of the tree whose secrets begin with a known text: what an attacker sees who knows that much.
 
-        What is known costs nothing, as the prompt does, up to the last token that is spelt in one way only.
+        What is known costs nothing, as the prompt does, up to the last token that is spelled in one way only.
 
         Args:
             known: The prompt and the first characters of the secret.

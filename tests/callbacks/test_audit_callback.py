@@ -1,4 +1,4 @@
-"""AuditCallback in real trainings: what it finds, what it leaves as it was, and what it refuses."""
+"""AuditCallback in real training runs: what it finds, what it leaves as it was, and what it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ExposureCallback` in real trainings."""
+"""`ExposureCallback` in real training runs."""
 
 from __future__ import annotations
 

@@ -335,7 +335,7 @@ def test_tokens_that_the_model_masks_out_are_not_the_cheapest() -> None:
 
 
 def test_a_token_over_the_end_of_the_prompt_that_few_secrets_have() -> None:
-    """Only one of 10,000 secrets is spelt with it: the root must leave room for it all the same."""
+    """Only one of 10,000 secrets is spelled with it: the root must leave room for it all the same."""
     tokenizer = MergingTokenizer(CHARACTERS, [" 1237"])
     tree = SecretTree(sharpened(Recurrent(tokenizer.vocab_size), 0), SecretFormat("pin is ####"), tokenizer)
     assert tree.spelling.root_text == "pin is"

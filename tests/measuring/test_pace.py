@@ -1,4 +1,4 @@
-"""`max_share`: what a measurement may cost, decided from numbers alone, and how a training goes on with it."""
+"""`max_share`: what a measurement may cost, decided from numbers alone, and how a training run goes on with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which loader a private training reads: one with batches by Poisson sampling, in the place of the user's own."""
+"""Which loader a private training run reads: one with batches by Poisson sampling, in the place of the user's own."""
 
 from __future__ import annotations
 

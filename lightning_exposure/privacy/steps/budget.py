@@ -1,4 +1,4 @@
-"""`Budget`: how much privacy a training may spend, and what follows from it."""
+"""`Budget`: how much privacy a training run may spend, and what follows from it."""
 
 from __future__ import annotations
 

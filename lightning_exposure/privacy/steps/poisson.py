@@ -47,7 +47,7 @@ class Draw(NamedTuple):
 
 
 def generators(seed: int, *, rank: int = 0, steps: int = 0, device: torch.device | str = "cpu") -> Generators:
-    """The generators of an epoch, made of a seed and of where a training stands.
+    """The generators of an epoch, made of a seed and of where a training run stands.
 
     A run that is resumed when so many steps were made gets those that an uninterrupted run has there, and never
     those of other steps.

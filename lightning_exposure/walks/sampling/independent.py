@@ -71,7 +71,7 @@ class ModelWalks:
         paths: The tokens of each walk, one row each.
         costs: The log-perplexity where each ended, in bits.
         log_probabilities: The natural logarithm of the probability of each walk under the mixture of temperatures.
-        complete: Whether the walk ended at a secret; with subwords it may end at a text that is spelt differently.
+        complete: Whether the walk ended at a secret; with subwords it may end at a text that is spelled differently.
         expansions: How many nodes the model read.
     """
 
