@@ -96,8 +96,8 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   ranking      exposure of 1,000 given scores among 10^6 given references (needs no model)
   scanning     100,000 lines with 1,000 secrets in them: how long it takes to find them (needs no model)
   subwords     how likely a secret is to leak over all its spellings in subwords (a small model of its own)
-  cards        a credit card among 10^15, inserted 8 times in a training of its own
-  callback     what measuring 10 and 100 canaries after every epoch adds to a training
+  cards        a credit card among 10^15, inserted 8 times in a training run of its own
+  callback     what measuring 10 and 100 canaries after every epoch adds to a training run
   private      a private training step of ours and of Opacus, against a plain one: time, peak memory (no model either)
   proof        a GPT-2 of 109 million parameters: a short private training with its proof against one without
   huggingface  a GPT-2 of its own with subwords and a prompt of 60 tokens: scoring, searching, exact exposure

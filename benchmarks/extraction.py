@@ -114,7 +114,7 @@ CARDS = Recipe(
 
 
 def benchmark_credit_card(recipe: Recipe = CARDS) -> list[Row]:
-    """A credit card among 10^15 valid ones, inserted 8 times in a training of its own."""
+    """A credit card among 10^15 valid ones, inserted 8 times in a training run of its own."""
     canaries = CanarySet.draw(SecretFormat.credit_card(), repetitions=recipe.repetitions, seed=recipe.seed)
     begin = time.perf_counter()
     subject = train(recipe, canaries)

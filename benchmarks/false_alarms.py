@@ -1,4 +1,4 @@
-"""Healthy private trainings, many of them: how many does the proof refuse? `python -m benchmarks.false_alarms 200`."""
+"""How many of many healthy private training runs does the proof refuse? `python -m benchmarks.false_alarms 200`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TINY = Gpt(vocabulary=50, units=16, layers=2, heads=2, time=12, batch=8, steps=8
 
 
 def false_alarms(runs: int) -> list[str]:
-    """What was said about healthy trainings that were refused."""
+    """What was said about healthy training runs that were refused."""
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     said = []
@@ -40,4 +40,4 @@ def _ways(run: int) -> list[Callable[[], object]]:
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
     alarms = false_alarms(count)
-    print(f"{len(alarms)} of {count} healthy trainings were refused.", *alarms, sep="\n")
+    print(f"{len(alarms)} of {count} healthy training runs were refused.", *alarms, sep="\n")

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.figure5 FILE`: the paper's Figure 5, for checkpoints of one training.
+"""`python -m benchmarks.figure5 FILE`: the paper's Figure 5, for checkpoints of one training run.
 
 How many nodes a search expands until it has found a canary, against the canary's exact exposure at that time.
 """
@@ -18,7 +18,7 @@ _RECIPE = Recipe(characters=100_000, repetitions=(24,), epochs=12, batch_size=64
 
 
 def points(recipe: Recipe = _RECIPE, *, every: int = 20, budget: int = _BUDGET) -> list[tuple[float, int, bool]]:
-    """(exposure, expansions, found) after every few batches of a training."""
+    """(exposure, expansions, found) after every few batches of a training run."""
     found: list[tuple[float, int, bool]] = []
 
     def watch(subject: Subject, batches: int) -> None:

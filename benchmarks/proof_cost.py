@@ -1,4 +1,4 @@
-"""What the proof of a private training costs: the same steps of a GPT-2 with it and without it, in time and memory."""
+"""What the proof of a private training run costs: the same steps of a GPT-2 with and without it, in time and memory."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Module(L.LightningModule):
 
 
 class _Clock(L.Callback):
-    """The processor's time of a training, without what comes before it."""
+    """The processor's time of a training run, without what comes before it."""
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         self.begin = time.process_time()

@@ -203,7 +203,9 @@ def main() -> None:
     """Train, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="a small model and corpus, in seconds")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one training each (default: 0 1 2)")
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1, 2], help="one training run each (default: 0 1 2)"
+    )
     parser.add_argument("--pairs", type=int, default=4000, help="pairs of sentences (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=8, help="(default: %(default)s)")
     parser.add_argument("--hidden_size", type=int, default=96, help="units of the LSTMs (default: %(default)s)")

@@ -248,6 +248,18 @@ def instance(name: str, value: object, kind: type[_Kind], expected: str, remedy:
     return value
 
 
+def check_texts(name: str, value: object) -> None:
+    """Refuse one text where a list of texts is expected: its characters would be taken for texts.
+
+    >>> check_texts("secrets", "pin 1234")
+    Traceback (most recent call last):
+    ...
+    lightning_exposure.errors.ArgumentError: secrets is 'pin 1234'; expected a list of texts. Write ['pin 1234'].
+    """
+    if isinstance(value, str):
+        raise refusal(name, value, "a list of texts", f"Write [{shown(value)}].")
+
+
 def slug(text: str, *, limit: int = 40) -> str:
     """Return a readable name made of the letters and digits of `text`, or "secret" if there are none.
 

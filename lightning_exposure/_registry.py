@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar, cast
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import choice, refusal
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -48,10 +48,8 @@ class Registry(Generic[T]):
 
         def add(entry: E) -> E:
             if name in self._entries:
-                raise ArgumentError(
-                    f"{self.kind}={name!r} is registered already, as {self._entries[name][1]!r}; expected a new name. "
-                    f"Choose another one, or call unregister({name!r}) first."
-                )
+                taken = f"a new name, because {self._entries[name][1]!r} is registered under this one"
+                raise refusal(self.kind, name, taken, f"Choose another one, or call unregister({name!r}) first.")
             self._entries[name] = (priority, cast(T, entry))
             return entry
 
@@ -73,13 +71,10 @@ class Registry(Generic[T]):
         Raises:
             ArgumentError: There is none; the message names those there are.
         """
-        if not isinstance(name, str) or name not in self._entries:
-            choices = ", ".join(repr(choice) for choice in self.names()) or "nothing: none is registered"
-            raise ArgumentError(
-                f"{argument or self.kind}={name!r} is given; expected one of {choices}. "
-                f"A new {self.kind} is registered with register(...)."
-            )
-        return self._entries[name][1]
+        called, remedy = argument or self.kind, f"A new {self.kind} is registered with register(...)."
+        if not self._entries:
+            raise refusal(called, name, "nothing, because none is registered", remedy)
+        return self._entries[choice(called, name, self.names(), remedy=remedy)][1]
 
     def names(self) -> tuple[str, ...]:
         """The names of all entries, in order."""

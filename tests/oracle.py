@@ -17,11 +17,11 @@ def all_texts(format: SecretFormat) -> list[str]:
 
 def shared_tokens(format: SecretFormat, tokenizer: Any) -> int:
     """How many tokens of the prompt are the same in every candidate, each of which keeps at least one of its own."""
-    spelt = [tokenizer.encode(text) for text in all_texts(format)]
+    spelled = [tokenizer.encode(text) for text in all_texts(format)]
     count = 0
     while all(
-        len(tokens) > count + 1 and tokens[count] == spelt[0][count] for tokens in spelt
-    ) and format.prompt.startswith(tokenizer.decode(spelt[0][: count + 1])):
+        len(tokens) > count + 1 and tokens[count] == spelled[0][count] for tokens in spelled
+    ) and format.prompt.startswith(tokenizer.decode(spelled[0][: count + 1])):
         count += 1
     return count
 

@@ -7,11 +7,13 @@ import re
 from collections.abc import Callable
 from enum import Enum
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import lightning_exposure
 from lightning_exposure._checks import (
     check_confidence,
     check_delta,
@@ -155,3 +157,38 @@ def test_long_values_are_cut_short_in_messages() -> None:
     assert shown("pin") == "'pin'"
     assert len(shown(list(range(1000)))) == 200
     assert len(message(number, "x", "9" * 10_000)) < 300
+
+
+# ---- everywhere -------------------------------------------------------------------------------------------------
+
+OLD_STYLE = re.compile(
+    r'f"[\w.() ]*=\{[^{}]*\}(:| is given)'  # f"name={value!r}: expected ..."
+    r'|"\w+: expected '
+    r'|expected [^"]*, got '
+)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'raise ArgumentError(f"budget={budget!r}: expected at least 1.")',
+        'raise ArgumentError(f"method={method!r} is given; expected one of these.")',
+        'f"text={text!r}: it is too long; expected a shorter one."',
+        'raise ScoreError("scores: expected a list")',
+        'f"{name} expected a list of numbers, got {scores!r}."',
+    ],
+)
+def test_the_old_styles_are_recognised(line: str) -> None:
+    assert OLD_STYLE.search(line)
+
+
+def test_every_message_of_the_package_has_the_one_style() -> None:
+    """ "name is given; expected ... . Remedy.": no `name=value: expected`, no `expected ..., got`."""
+    root = Path(lightning_exposure.__file__).parent
+    found = [
+        f"{path.relative_to(root)}:{number}: {line.strip()}"
+        for path in sorted(root.rglob("*.py"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if OLD_STYLE.search(line) and ">>>" not in line
+    ]
+    assert found == []

@@ -20,12 +20,12 @@ PACKAGE = ROOT / "lightning_exposure"
 # Each layer imports only from those before it.
 LAYERS = [
     "errors",
-    "_registry",
     "_lazy",
     "_lightning",
     "_opacus",
     "_torch",
     "_checks",
+    "_registry",
     "_files",
     "secrets",
     "tokenization",

@@ -47,13 +47,15 @@ def test_an_unknown_name_is_told_the_choices() -> None:
     registry: Registry[int] = Registry("method")
     registry.register("exact", priority=1)(1)
     registry.register("sampling")(2)
-    with pytest.raises(ArgumentError, match=r"method='exakt' is given; expected one of 'exact', 'sampling'\."):
+    with pytest.raises(
+        ArgumentError, match=r"method is 'exakt'; expected one of 'exact', 'sampling'\. Did you mean 'exact'\?"
+    ):
         registry.get("exakt")
-    with pytest.raises(ArgumentError, match=r"how='exakt' is given; expected one of 'exact', 'sampling'\."):
+    with pytest.raises(ArgumentError, match=r"how is 'exakt'; expected one of 'exact', 'sampling'\."):
         registry.get("exakt", argument="how")
-    with pytest.raises(ArgumentError, match=r"method=None is given"):
+    with pytest.raises(ArgumentError, match=r"method is None; expected one of"):
         registry.get(None)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentError, match=r"method=\['exact'\] is given"):
+    with pytest.raises(ArgumentError, match=r"method is \['exact'\]; expected one of"):
         registry.get(["exact"])  # type: ignore[arg-type]
 
 
@@ -65,13 +67,13 @@ def test_an_empty_registry_says_so() -> None:
 def test_a_name_is_taken_once_and_can_be_given_back() -> None:
     registry: Registry[int] = Registry("attack")
     registry.register("beam")(1)
-    with pytest.raises(ArgumentError, match=r"attack='beam' is registered already, as 1; expected a new name\."):
+    with pytest.raises(ArgumentError, match=r"attack is 'beam'; expected a new name, because 1 is registered"):
         registry.register("beam")(2)
     assert registry.unregister("beam") == 1
     assert registry.names() == ()
     registry.register("beam")(2)
     assert registry.get("beam") == 2
-    with pytest.raises(ArgumentError, match="attack='half' is given; expected one of 'beam'"):
+    with pytest.raises(ArgumentError, match="attack is 'half'; expected one of 'beam'"):
         registry.unregister("half")
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.adapters._modules_as_found import (
     forward_failed,
     probe_tokens,
@@ -16,7 +17,6 @@ from lightning_exposure.adapters._modules_as_found import (
 )
 from lightning_exposure.adapters.protocol import device_of, evaluating, logits_in_layout
 from lightning_exposure.adapters.registry import ADAPTERS
-from lightning_exposure.errors import ArgumentError
 
 _LOGITS_AT_ONCE = 2**26
 """How many logits one call may make: a forward gives them for every position, and only the last is wanted."""
@@ -48,8 +48,8 @@ class StatelessAdapter:
     """
 
     def __init__(self, module: nn.Module, *, context: int | None = None, time_first: bool = False) -> None:
-        if context is not None and (not isinstance(context, int) or context < 1):
-            raise ArgumentError(f"context is {context!r}; expected a number of tokens of at least 1, or None for all.")
+        if context is not None:
+            whole_number("context", context, at_least=1, remedy="It counts tokens; None is all of them.")
         self._module = module
         self._context = context
         self._time_first = time_first

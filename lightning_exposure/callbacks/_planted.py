@@ -1,7 +1,8 @@
 """Is what the data module plants what a callback measures? The tree's tokens have to be a run in the planted ones.
 
 What surrounds them is the user's business: padding, special tokens, a template, text before and behind. With text
-before it the first word of a prompt may be spelt by other tokens (`"my"`, `" my"`); then its letters have to be there.
+before it the first word of a prompt may be spelled by other tokens (`"my"`, `" my"`); then its letters have to be
+there.
 """
 
 from __future__ import annotations
@@ -182,7 +183,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _holds(row: NDArray[np.int64], tokens: list[int], prompt: int, text: str, tokenizer: Tokenizer) -> bool:
-    """Whether a row of tokens holds those of a canary; the prompt's first word may be spelt in another way."""
+    """Whether a row of tokens holds those of a canary; the prompt's first word may be spelled in another way."""
     if len(find_run(row, tokens)):
         return True
     for left_out in range(1, prompt + 1):
@@ -198,9 +199,9 @@ def _holds(row: NDArray[np.int64], tokens: list[int], prompt: int, text: str, to
 def _before(tokens: list[int], text: str, tokenizer: Tokenizer) -> str | None:
     """What stands before some tokens in a text that they are the end of; None if they are not."""
     end = tokenizer.decode(tokens)
-    for spelt in (end, end.lstrip()):  # some tokenizers write a space before the first of their tokens
-        if text.endswith(spelt):
-            return text[: len(text) - len(spelt)].strip()
+    for spelled in (end, end.lstrip()):  # some tokenizers write a space before the first of their tokens
+        if text.endswith(spelled):
+            return text[: len(text) - len(spelled)].strip()
     return None
 
 

@@ -1,7 +1,7 @@
 """Shows in the trainer's own progress bar that a measurement or an attack is running, and how far it is.
 
 Bars are of many kinds, users write their own, and what a bar has at a moment differs from one Lightning to the next. So
-nothing here is taken for granted: a line that cannot be shown is not shown, and never ends a training.
+nothing here is taken for granted: a line that cannot be shown is not shown, and never ends a training run.
 """
 
 from __future__ import annotations

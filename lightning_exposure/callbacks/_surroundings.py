@@ -75,7 +75,7 @@ class TrainerSurroundings:
 
 
 def moment(trainer: Trainer, *, epoch_ended: bool) -> Moment:
-    """Where a training is, inside of an epoch or where it ends."""
+    """Where a training run is, inside of an epoch or where it ends."""
     epochs, steps = trainer.current_epoch + 1, trainer.global_step
     may_stop = epochs >= (trainer.min_epochs or 0) and steps >= (trainer.min_steps or 0)
     last = is_last(
@@ -90,7 +90,7 @@ def moment(trainer: Trainer, *, epoch_ended: bool) -> Moment:
 
 
 def final_moment(trainer: Trainer) -> Moment:
-    """When a training has ended: the epoch that it ended in is counted already."""
+    """When a training run has ended: the epoch that it ended in is counted already."""
     return Moment(trainer.current_epoch, trainer.global_step, last=True)
 
 

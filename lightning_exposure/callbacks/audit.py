@@ -1,4 +1,4 @@
-"""`AuditCallback`: does a training keep what its privacy accountant promises? Checked from outside, with canaries."""
+"""`AuditCallback`: does a training run keep what its privacy accountant promises? Checked with canaries."""
 
 from __future__ import annotations
 
@@ -140,8 +140,8 @@ class AuditCallback(CanaryCallback):
         granted, promised = self._delta(trainer), _promised_delta(trainer)
         if promised is not None and granted < promised:
             raise ArgumentError(
-                f"delta={granted}: smaller than the delta of DifferentialPrivacy, {promised}, whose epsilon says "
-                f"nothing about it; expected at least {promised}, or None."
+                f"delta is {granted}; expected at least {promised}, the delta of DifferentialPrivacy, because its "
+                "epsilon says nothing about smaller ones. Leave delta out."
             )
         if trainer.is_global_zero:
             self._warn_if_small(granted)
@@ -178,7 +178,7 @@ class AuditCallback(CanaryCallback):
         """What `state_dict` gave.
 
         Raises:
-            ArgumentError: It is from a training with other canaries, or with others held out.
+            ArgumentError: It is from a training run with other canaries, or with others held out.
         """
         self._audit.load_state_dict(state_dict)
 
@@ -262,8 +262,8 @@ def _check_inserted(trainer: Trainer, canaries: CanarySet) -> None:
         there = copies.get(canary.text, 0)
         if there != canary.copies:
             raise DataError(
-                f"canaries: {canary.id!r} is in the training data {there} times, according to the datamodule, but the "
-                f"audit expects {canary.copies}; give the same CanarySet to both."
+                f"canaries has {canary.id!r}, which is in the training data {there} times, according to the "
+                f"datamodule; expected {canary.copies}. Give the same CanarySet to both."
             )
 
 
@@ -276,8 +276,8 @@ def _check_ledger(trainer: Trainer, canaries: CanarySet) -> None:
     seen = [canary.id for canary in canaries if canary.held_out and counted.get(canary.id)]
     if seen:
         raise DataError(
-            f"canaries: {', '.join(seen)} held out, but fetched for training according to the datamodule's ledger; "
-            "nothing can be concluded from them. Leave out of the data what has held_out=True."
+            f"canaries has {', '.join(seen)} held out, but fetched for training according to the datamodule's ledger; "
+            "expected never, because nothing can be concluded from them. Leave out of the data what has held_out=True."
         )
 
 

@@ -15,8 +15,8 @@ from lightning_exposure.callbacks._surroundings import (
     show_at_the_end,
     show_to_monitors,
 )
-from lightning_exposure.exposure import ExposureEstimate
-from lightning_exposure.measuring import ExposureMonitor, Method, ModelOf, Schedule
+from lightning_exposure.exposure import ExposureEstimate, MethodName
+from lightning_exposure.measuring import ExposureMonitor, ModelOf, Schedule
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.record import Measurement, References
 from lightning_exposure.secrets import CanarySet
@@ -81,7 +81,7 @@ class ExposureCallback(CanaryCallback):
         *,
         every_n_epochs: int = 1,
         every_n_steps: int | None = None,
-        method: Method = "auto",
+        method: MethodName = "auto",
         budget: int = 100_000,
         samples: int = 4096,
         precision: float | None = 0.25,

@@ -19,8 +19,8 @@ from lightning_exposure.callbacks._surroundings import (
 )
 from lightning_exposure.callbacks.exposure import ExposureCallback
 from lightning_exposure.exposure import ExposureEstimate
-from lightning_exposure.extraction import Extraction
-from lightning_exposure.measuring import Algorithm, CanaryAttack, ModelOf, Schedule
+from lightning_exposure.extraction import AttackName, Extraction
+from lightning_exposure.measuring import CanaryAttack, ModelOf, Schedule
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.tables import extraction_rows, extraction_table, verdict_rows, verdict_table
 from lightning_exposure.report.verdicts import Verdict
@@ -67,7 +67,7 @@ class ExtractionCallback(CanaryCallback):
         self,
         canaries: CanarySet,
         tokenizer: Tokenizer | None = None,
-        algorithm: Algorithm = "shortest_path",
+        algorithm: AttackName = "shortest_path",
         *,
         top_k: int | None = None,
         every_n_epochs: int = 0,

@@ -62,8 +62,8 @@ class CanaryDataset(Dataset[Any]):
         """Append occurrences to a dataset; DataError if it has no length."""
         if not hasattr(original, "__len__"):
             raise DataError(
-                f"train_dataloader: its dataset {type(original).__name__} has no __len__; expected a map-style dataset "
-                "with one, because the canaries are numbered from its end on."
+                f"train_dataloader has the dataset {type(original).__name__}, which has no __len__; expected a "
+                "map-style dataset with one, because the canaries are numbered from its end on. Add it."
             )
         self.original = original
         self.occurrences = occurrences

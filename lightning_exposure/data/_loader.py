@@ -244,8 +244,8 @@ def weave_loader(
     theirs = type(loader)
     if _is_iterable(loader) and theirs.__iter__ is not DataLoader.__iter__:
         raise DataError(
-            f"train_dataloader: {theirs.__name__} has an __iter__ of its own over an iterable dataset, so the canaries "
-            "in its batches could not be counted; expected a torch.utils.data.DataLoader."
+            f"train_dataloader is a {theirs.__name__}, which has an __iter__ of its own over an iterable dataset, so "
+            "the canaries in its batches could not be counted; expected a torch.utils.data.DataLoader."
         )
     bases = (WovenLoader,) if theirs is DataLoader else (WovenLoader, theirs)
     woven = copy.copy(loader)

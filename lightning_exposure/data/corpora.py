@@ -33,17 +33,18 @@ def read_text(path: str | os.PathLike[str]) -> str:
         content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(
-            f"text_or_path={str(path)!r}: cannot be read ({error.strerror}); expected the path of a UTF-8 text file."
+            f"text_or_path is {str(path)!r}, which cannot be read ({error.strerror}); expected the path of a UTF-8 "
+            "text file. Check the path."
         ) from error
     if b"\0" in content:
-        raise DataError(f"text_or_path={str(path)!r}: a binary file; expected a UTF-8 text file.")
+        raise DataError(f"text_or_path is {str(path)!r}, a binary file; expected a UTF-8 text file. Check the path.")
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"text_or_path={str(path)!r}: not UTF-8 (byte {error.start} is {content[error.start]:#04x}); expected a "
-            "UTF-8 text file; convert it, for example with iconv -t utf-8."
+            f"text_or_path is {str(path)!r}, which is not UTF-8 (byte {error.start} is {content[error.start]:#04x}); "
+            "expected a UTF-8 text file. Convert it, for example with iconv -t utf-8."
         ) from error
     if not text.strip():
-        raise DataError(f"text_or_path={str(path)!r}: an empty file; expected a UTF-8 text file with words in it.")
+        raise DataError(f"text_or_path is {str(path)!r}, an empty file; expected words in it. Check the path.")
     return text

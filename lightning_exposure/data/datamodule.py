@@ -215,8 +215,8 @@ class CanaryDataModule:
         found = loaders_in(loaders)
         if not found:
             raise DataError(
-                f"train_dataloader: {type(loaders).__name__} has no torch DataLoader to put canaries into; expected a "
-                "DataLoader, a list or dict of them, or a CombinedLoader."
+                f"train_dataloader returned {type(loaders).__name__}, which has no torch DataLoader to put canaries "
+                "into; expected a DataLoader, a list or dict of them, or a CombinedLoader."
             )
         chosen = found[choose(self._loader, list(found))]
         weaver = self._weaver = self._make_weaver()
@@ -260,7 +260,7 @@ class CanaryDataModule:
                 with seeded(self._seed + number):
                     examples.append(self._encode(canary.text))
             except Exception as error:
-                raise DataError(f"encode: failed for canary {canary.id!r} with {error!r}; mend encode.") from error
+                raise DataError(f"encode: failed for canary {canary.id!r} with {error!r}; fix encode.") from error
         numbers = [number for number, canary in enumerate(self.canaries) for _ in range(canary.copies)]
         return Occurrences(tuple(canary.id for canary in self.canaries), tuple(examples), tuple(numbers))
 

@@ -109,8 +109,8 @@ def _kept_whole(placed: Sequence[_Placed], gaps: Sequence[int], windows: Windows
     for id_, tokens in sizes.items():
         if tokens > size + 1:
             raise DataError(
-                f"window={size}: canary {id_!r} has {tokens} tokens and can't be kept whole; use a window of at least "
-                f"{tokens - 1}, or whole_canaries=False."
+                f"window is {size}, and canary {id_!r} has {tokens} tokens, which can't be kept whole; expected at "
+                f"least {tokens - 1}. Use a larger window, or whole_canaries=False."
             )
     # Every canary shifts those behind it by its own length and its space.
     shifts = accumulate(chain([0], (sizes[canary.id] + separator for canary in placed)))

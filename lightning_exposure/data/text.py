@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from lightning_exposure._checks import choice, number, refusal, whole_number
+from lightning_exposure._checks import OutOfRangeError, choice, number, refusal, whole_number
 from lightning_exposure.data.corpora import python_topics, read_text
 from lightning_exposure.data.injection import Windows, inject_before
 from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
@@ -53,7 +53,7 @@ class WindowDataset(Dataset[tuple[Tensor, Tensor]]):
     def __getitem__(self, index: int, /) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a window."""
         if not 0 <= index < len(self):
-            raise IndexError(f"index={index}: expected one of the {len(self)} windows, from 0 on.")
+            raise refusal("index", index, f"one of the {len(self)} windows, from 0 on", error=OutOfRangeError)
         start = index * self.window
         return self.ids[start : start + self.window], self.ids[start + 1 : start + self.window + 1]
 

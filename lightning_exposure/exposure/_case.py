@@ -276,16 +276,6 @@ def measure_possible(
     return [found[secret] for secret in secrets]
 
 
-def check_list(secrets: Sequence[str]) -> None:
-    """Refuse a text where a list of texts is expected.
-
-    Raises:
-        ArgumentError: It is one.
-    """
-    if isinstance(secrets, str):
-        raise ArgumentError(f"secrets is the text {secrets!r}; expected a list of texts: [{secrets!r}].")
-
-
 def bits_of_rank(rank: int | float, size_bits: float) -> float:
     """A rank as exposure, between 0 and log2 |R|."""
     return min(size_bits, max(0.0, size_bits - math.log2(rank)))

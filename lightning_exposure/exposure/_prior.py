@@ -24,7 +24,7 @@ from lightning_exposure.walks.weighed_tree import WeighedChildren
 Floats = NDArray[np.float64]
 
 _TRIED = 16
-"""So many secrets are spelt with the tokenizers of both trees."""
+"""So many secrets are spelled with the tokenizers of both trees."""
 
 _ROUNDING = 1e-6
 """By how many bits a probability may be above 1."""

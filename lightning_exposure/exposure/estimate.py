@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from lightning_exposure._checks import check_confidence
+from lightning_exposure._checks import check_confidence, check_texts, number, whole_number
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure._case import TreeCase, check_list, measure_possible
+from lightning_exposure.exposure._case import TreeCase, measure_possible
 from lightning_exposure.exposure._margin import with_margins
 from lightning_exposure.exposure._prior import PriorProbabilities, make_prior
 from lightning_exposure.exposure.methods import METHODS, MethodName
@@ -27,7 +26,7 @@ _LARGEST_BITS = 500
 def measure_exposure(
     tree: SecretTree,
     secrets: Sequence[str],
-    method: MethodName | str = "auto",
+    method: MethodName = "auto",
     budget: int = 100_000,
     samples: int = 4096,
     seed: int = 0,
@@ -142,20 +141,15 @@ def check_measurement(
         ArgumentError: Names the argument.
     """
     METHODS.get(method)
-    if budget < 1:
-        raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion. To never count, use 'importance'.")
-    if samples < 1:
-        raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
+    whole_number("budget", budget, at_least=1, remedy="It counts expansions. To never count, use 'importance'.")
+    whole_number("samples", samples, at_least=1)
     check_confidence(confidence)
-    if precision is not None and not 0.0 < precision < math.inf:
-        raise ArgumentError(
-            f"precision is {precision!r}; expected a positive number of bits, for example 0.25, or None for as precise "
-            "as samples and budget allow."
-        )
+    if precision is not None:
+        number("precision", precision, above=0, remedy="It is in bits, for example 0.25; None spends all of samples.")
 
 
 def _check_secrets(tree: SecretTree, secrets: Sequence[str]) -> None:
-    check_list(secrets)
+    check_texts("secrets", secrets)
     if tree.bits > _LARGEST_BITS:
         raise ArgumentError(
             f"tree has 2^{tree.bits:.0f} secrets; ranks can be measured up to 2^{_LARGEST_BITS}. Use fewer blanks."

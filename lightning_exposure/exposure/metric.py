@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmetrics import Metric
 from torchmetrics.utilities.data import dim_zero_cat
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import choice
 from lightning_exposure.exposure.ranking import exposure_by_rank, finite_scores
 from lightning_exposure.exposure.skewnormal import exposure_by_skew_normal
 
@@ -43,9 +43,7 @@ class Exposure(Metric):
 
     def __init__(self, method: str = "rank", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if method not in _METHODS:
-            raise ArgumentError(f"method is {method!r}; expected one of {', '.join(map(repr, _METHODS))}.")
-        self.method = method
+        self.method = choice("method", method, _METHODS)
         self.add_state("scores", default=[], dist_reduce_fx="cat")
         self.add_state("references", default=[], dist_reduce_fx="cat")
 

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from lightning_exposure._checks import check_texts, choice
 from lightning_exposure.adapters.encoder_decoder.translations import score_translations
 from lightning_exposure.errors import ArgumentError, BudgetError
-from lightning_exposure.exposure._case import Case, check_list, measure_possible
+from lightning_exposure.exposure._case import Case, measure_possible
 from lightning_exposure.exposure.estimate import check_measurement
 from lightning_exposure.exposure.methods import METHODS, measure_by_sampling, measure_by_skew_normal, rank_counts
 from lightning_exposure.exposure.result import ExposureEstimate
@@ -175,15 +176,14 @@ def _check(formats: object, secrets: Sequence[str], method: str, budget: int, sa
         raise ArgumentError(
             f"formats is {type(formats).__name__}; expected TiedFormats(source, target), one format for each side."
         )
-    check_list(secrets)
+    check_texts("secrets", secrets)
     if method in METHODS and method not in TIED_METHODS:
         raise ArgumentError(
-            f"method={method!r} is given, which walks a tree; but secrets that each have a source of their own form "
-            f"none. Use one of {', '.join(map(repr, TIED_METHODS))}, or give all of them one source: "
+            f"method is {method!r}, which walks a tree; expected one of {', '.join(map(repr, TIED_METHODS))}, because "
+            "secrets that each have a source of their own form none. Or give all of them one source: "
             "SecretTree(Seq2SeqAdapter(model, source), format, tokenizer)."
         )
-    if method not in TIED_METHODS:
-        raise ArgumentError(f"method={method!r} is given; expected one of {', '.join(map(repr, TIED_METHODS))}.")
+    choice("method", method, TIED_METHODS)
     check_measurement(method, budget, samples, confidence)
 
 

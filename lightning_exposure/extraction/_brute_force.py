@@ -15,7 +15,15 @@ from lightning_exposure.walks.best import BestLeaves
 def brute_force(
     tree: SecretTree, top_k: int, *, budget: int | None = None, memory: int, progress: Progress | None
 ) -> Found:
-    """Every secret; what ended it early leaves no bound, for it goes depth-first."""
+    """Every secret; what ended it early leaves no bound, for it goes depth-first.
+
+    Args:
+        tree: The model, the format and the tokenizer.
+        top_k: How many candidates.
+        budget: How many expansions at most.
+        memory: The limit for model states, in bytes.
+        progress: Called after each batch.
+    """
     best = BestLeaves(top_k)
     expansions, ended_by = 0, "proof"
     try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import time
-from collections.abc import Mapping
 from typing import Any
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import whole_number
 from lightning_exposure.extraction._attacks import ATTACKS, AttackName
 from lightning_exposure.extraction._result import CERTAIN, Candidate, Extraction
+from lightning_exposure.extraction._settings import check_settings
 from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import SecretTree
@@ -19,7 +18,7 @@ from lightning_exposure.walks import DEFAULT_MEMORY, Progress
 @reads_prompt_once
 def extract(
     tree: SecretTree,
-    algorithm: AttackName | str = "shortest_path",
+    algorithm: AttackName = "shortest_path",
     top_k: int = 1,
     *,
     known: str | None = None,
@@ -33,7 +32,7 @@ def extract(
 
     Args:
         tree: The model, the format and the tokenizer.
-        algorithm: One of `ATTACKS`:
+        algorithm: One of the library's own, or the name of one that you registered with `ATTACKS`:
 
             - "shortest_path": cheapest first, with a proof. Settings: `budget` (expansions, default 1,000,000),
               `seconds`, `largest_batch`, `stop` ("proof", or "paper" for the rule of the paper).
@@ -62,8 +61,7 @@ def extract(
         >>> found.optimal, found.candidates == extract(tree, "brute_force", top_k=3).candidates
         (True, True)
     """
-    if top_k < 1:
-        raise ArgumentError(f"top_k is {top_k!r}; expected at least 1 candidate.")
+    whole_number("top_k", top_k, at_least=1)
     defaults = check_settings(algorithm, settings)
     if known is not None:
         tree = tree.starting_with(known)
@@ -83,17 +81,3 @@ def extract(
         walks_until_target=first_seen,
         rests_on=(tree.rests_on or CERTAIN) if result.ended_by == "proof" else "",
     )
-
-
-def check_settings(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The default settings of an algorithm.
-
-    Raises:
-        ArgumentError: There is no such algorithm, or it has no such setting.
-    """
-    parameters = inspect.signature(ATTACKS.get(algorithm)).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-    for name in settings:
-        if name not in defaults:
-            raise ArgumentError(f"{algorithm!r} has no setting {name!r}; it has {', '.join(defaults)}.")
-    return defaults

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from lightning_exposure.errors import ManifestError
+from lightning_exposure._files import Field, read_json, write_json
 
 _VERSION = 1
 
@@ -73,39 +72,46 @@ class Extraction:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], source: str = "extraction") -> Extraction:
-        """What `to_dict` gave.
+        """Make what `to_dict` described.
+
+        Args:
+            content: What `to_dict` gave.
+            source: Where it comes from; messages begin with it.
 
         Raises:
-            ManifestError: A field is missing or the version is unknown; names the source and the field.
+            ManifestError: A field is missing or wrong; names it.
         """
-        if content.get("version") != _VERSION:
-            raise ManifestError(f"{source}: version is {content.get('version')!r}; expected {_VERSION}.")
-        content = {"rests_on": "", **content}  # older files do not have it
-        missing = [name for name in cls.__dataclass_fields__ if name not in content]
-        if missing:
-            raise ManifestError(f"{source}: the field {missing[0]!r} is missing; write the file again with save().")
-        fields = {name: content[name] for name in cls.__dataclass_fields__}
-        try:
-            fields["candidates"] = tuple(Candidate(**candidate) for candidate in content["candidates"])
-        except TypeError as error:
-            raise ManifestError(f"{source}: candidates is not a list of candidates ({error}).") from error
-        return cls(**fields)
+        return _from_field(Field(source, dict(content) if isinstance(content, Mapping) else content))
 
-    def save(self, path: str | Path) -> None:
-        """Write a JSON file."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a JSON file in one step; an existing file is replaced."""
+        write_json(path, self.to_dict())
 
     @classmethod
-    def load(cls, path: str | Path) -> Extraction:
-        """Read a file that `save` wrote.
+    def load(cls, path: str | os.PathLike[str]) -> Extraction:
+        """Read what `save` wrote.
 
         Raises:
-            ManifestError: It is not one; names the file and the field.
+            ManifestError: It is not such a file; names the file and the field that is wrong.
         """
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ManifestError(f"{path}: not a JSON file ({error}); expected one that save() wrote.") from error
-        if not isinstance(content, dict):
-            raise ManifestError(f"{path}: holds {type(content).__name__}; expected an object that save() wrote.")
-        return cls.from_dict(content, str(path))
+        return _from_field(read_json(path))
+
+
+def _from_field(field: Field) -> Extraction:
+    field["version"].only(_VERSION)
+    walks = field["walks_until_target"].optional()
+    return Extraction(
+        candidates=tuple(
+            Candidate(item["text"].as_(str), item["bits"].number(), item["order"].count())
+            for item in field["candidates"].items()
+        ),
+        optimal=field["optimal"].as_(bool),
+        lower_bound=field["lower_bound"].number(),
+        ended_by=field["ended_by"].as_(str),
+        expansions=field["expansions"].count(),
+        seconds=field["seconds"].number(),
+        algorithm=field["algorithm"].as_(str),
+        settings=field["settings"].as_(dict),
+        walks_until_target=None if walks is None else walks.count(),
+        rests_on=field["rests_on"].as_(str),
+    )

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import whole_number
 from lightning_exposure.extraction._attacks import ATTACKS, Found
 from lightning_exposure.tokenization.paths import PathFinder, path_keys
 from lightning_exposure.tree.secret_tree import SecretTree
@@ -28,9 +28,19 @@ def sampling(
     memory: int,
     progress: Progress | None,
 ) -> Found:
-    """The best of the different secrets that walks come to."""
-    if samples < 1:
-        raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
+    """The best of the different secrets that the model generates.
+
+    Args:
+        tree: The model, the format and the tokenizer.
+        top_k: How many candidates.
+        samples: How many texts to draw.
+        temperature: Of the model's distribution.
+        seed: Of the draws.
+        target: A secret: report which draw generates it first.
+        memory: The limit for model states, in bytes.
+        progress: Called after each batch of draws.
+    """
+    whole_number("samples", samples, at_least=1)
     generator = np.random.default_rng(seed)
     goal = None if target is None else PathFinder(tree.paths([target]))
     best, seen = BestLeaves(top_k), np.empty(0, dtype=np.uint64)

@@ -37,7 +37,7 @@ def read_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
     """Encode a prompt alone.
 
     Raises:
-        TokenizerError: It cannot be spelt, or comes to no tokens at all.
+        TokenizerError: It cannot be spelled, or comes to no tokens at all.
     """
     has_beginnings = capability(tokenizer, HasBeginnings)
     if has_beginnings is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lightning_exposure._checks import whole_number
-from lightning_exposure.errors import ArgumentError, ModelError
+from lightning_exposure._checks import number, whole_number
+from lightning_exposure.errors import ModelError
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -62,16 +61,11 @@ class Decoder:
 
     def __post_init__(self) -> None:
         """Refuse what `generate` could not do either."""
-        if isinstance(self.temperature, bool) or not 0.0 < self.temperature < math.inf:
-            raise ArgumentError(
-                f"temperature is {self.temperature!r}; expected a positive number. Greedy decoding is top_k=1."
-            )
+        number("temperature", self.temperature, above=0, remedy="Greedy decoding is top_k=1.")
         if self.top_k is not None:
             whole_number("top_k", self.top_k, at_least=1)
-        if self.top_p is not None and (isinstance(self.top_p, bool) or not 0.0 < self.top_p <= 1.0):
-            raise ArgumentError(
-                f"top_p is {self.top_p!r}; expected a probability above 0 and at most 1, or None for no cut."
-            )
+        if self.top_p is not None:
+            number("top_p", self.top_p, above=0, at_most=1, remedy="None keeps all tokens.")
 
     @property
     def cuts(self) -> bool:

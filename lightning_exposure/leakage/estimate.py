@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import number
 from lightning_exposure.leakage.decoder import Decoder
 
 
@@ -74,8 +74,7 @@ class LeakEstimate:
             >>> LeakEstimate("pin 12", low=0.01, high=0.02, share=0.1, expansions=3).queries(0.5)
             (35, 69)
         """
-        if not 0.0 < probability < 1.0:
-            raise ArgumentError(f"probability is {probability!r}; expected a number above 0 and below 1, such as 0.5.")
+        number("probability", probability, above=0, below=1, remedy="For example 0.5.")
         if self.high <= 0.0:
             return None
         return _samples(self.high, probability), _samples(self.low, probability) if self.low > 0.0 else None

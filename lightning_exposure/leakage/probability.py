@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import check_texts, instance, whole_number
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.leakage._marks import marked
 from lightning_exposure.leakage._neighbourhood import by_levenshtein, by_substitution
@@ -79,10 +79,8 @@ def leak_probability(
         >>> 0 < leak.verbatim[0] < leak.low <= leak.high < 1, len(leak.near_misses)
         (True, 36)
     """
-    if isinstance(secrets, str):
-        raise ArgumentError(f"secrets is the text {secrets!r}; expected a list of texts: [{secrets!r}].")
-    if not isinstance(decoder, Decoder):
-        raise ArgumentError(f"decoder is {decoder!r}; expected a Decoder, such as Decoder(temperature=0.7, top_k=50).")
+    check_texts("secrets", secrets)
+    instance("decoder", decoder, Decoder, "a Decoder", "Make one, such as Decoder(temperature=0.7, top_k=50).")
     if not secrets:
         return []
     distinct = list(dict.fromkeys(secrets))

@@ -4,7 +4,6 @@ Whatever trains a model describes itself as `Surroundings` and calls `ExposureMo
 at its own moments. The Lightning callbacks are one such caller, and `Alone` is enough for a loop written by hand.
 """
 
-from lightning_exposure.measuring._choices import Algorithm, Method
 from lightning_exposure.measuring._quiet import quiet, training_clock
 from lightning_exposure.measuring.attack import CanaryAttack
 from lightning_exposure.measuring.audit import CanaryAudit, audited, other_canaries
@@ -15,14 +14,12 @@ from lightning_exposure.measuring.surroundings import Alone, Moment, Surrounding
 from lightning_exposure.measuring.trees import CanaryTrees, ModelOf, SharedTrees, share_out
 
 __all__ = [
-    "Algorithm",
     "Alone",
     "CanaryAttack",
     "CanaryAudit",
     "CanaryTrees",
     "ExposureMonitor",
     "Identity",
-    "Method",
     "ModelOf",
     "Moment",
     "Schedule",

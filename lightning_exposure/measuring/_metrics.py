@@ -28,8 +28,8 @@ def refuse_names_of_summaries(ids: Iterable[str]) -> None:
     taken = [name for name in ids if name in (*SUMMARIES, *OTHERS)]
     if taken:
         raise ArgumentError(
-            f"canaries: the id {taken[0]!r} is the name of a metric or chart over all canaries, which it would "
-            f"overwrite; expected any other than {', '.join((*SUMMARIES, *OTHERS))}. Give the canary another id."
+            f"canaries has the id {taken[0]!r}, which is the name of a metric or chart over all canaries and would "
+            f"overwrite it; expected any other than {', '.join((*SUMMARIES, *OTHERS))}. Give the canary another id."
         )
 
 

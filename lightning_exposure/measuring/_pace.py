@@ -6,11 +6,10 @@ every `Measurement` records; while nothing is cut, no clock has a say in it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import number
 
 NEVER_CUT = 5.0
 """Seconds: a measurement that is expected to take no longer is never cut."""
@@ -124,11 +123,8 @@ class Pace:
     """
 
     def __init__(self, max_share: float | None) -> None:
-        if max_share is not None and not 0 < max_share < math.inf:
-            raise ArgumentError(
-                f"max_share is {max_share!r}; expected a positive share of the training time, for example 0.05, or "
-                "None for no limit."
-            )
+        if max_share is not None:
+            number("max_share", max_share, above=0, remedy="For example 0.05 of the training time; None is no limit.")
         self.max_share = max_share
         self.efforts: list[Effort] = []
         self._since = 0.0

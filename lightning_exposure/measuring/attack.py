@@ -9,8 +9,7 @@ from typing import Any
 from torch import nn
 
 from lightning_exposure.exposure import ExposureEstimate
-from lightning_exposure.extraction import Extraction, check_settings, extract
-from lightning_exposure.measuring._choices import Algorithm
+from lightning_exposure.extraction import AttackName, Extraction, check_settings, extract
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update
@@ -19,13 +18,8 @@ from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import Canary
 from lightning_exposure.tree import SecretTree
 
-_LEAST: dict[str, dict[str, int]] = {
-    "shortest_path": {"budget": 100},
-    "brute_force": {"budget": 100},
-    "beam": {"width": 2},
-    "sampling": {"samples": 20},
-}
-"""What makes each attack as short as can be."""
+_LEAST = {"budget": 100, "width": 2, "samples": 20}
+"""What makes an attack as short as can be, by the name of the setting: an attack has one of them, or none."""
 
 
 class CanaryAttack:
@@ -50,14 +44,15 @@ class CanaryAttack:
         self,
         trees: CanaryTrees,
         schedule: Schedule,
-        algorithm: Algorithm = "shortest_path",
+        algorithm: AttackName = "shortest_path",
         *,
         top_k: int | None = None,
         settings: Mapping[str, Any] | None = None,
         name: str = "extraction",
     ) -> None:
         self._settings = dict(settings or {})
-        check_settings(algorithm, {key: it for key, it in self._settings.items() if key not in ("known", "memory")})
+        own = {key: it for key, it in self._settings.items() if key not in ("known", "memory")}
+        self._in_force = {**check_settings(algorithm, own), **own}
         self.trees = trees
         self.schedule = schedule
         self.algorithm = algorithm
@@ -101,13 +96,11 @@ class CanaryAttack:
             model: The module that is being trained.
             quick: Whether it is a trial run that should take no time.
         """
-        least = _LEAST.get(self.algorithm, {})
+        least = {name: most for name, most in _LEAST.items() if name in self._in_force}
         self._attacked_at = -1
         self._now = {**self._settings, **(least if quick else {})}
         smaller = {
-            name: most
-            for name, most in least.items()
-            if self._settings.get(name) is None or self._settings[name] > most
+            name: most for name, most in least.items() if self._in_force[name] is None or self._in_force[name] > most
         }
         top_k = 1 if self._top_k is None else self._top_k
         with quiet(model):

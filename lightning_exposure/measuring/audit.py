@@ -180,17 +180,20 @@ def audited(canaries: CanarySet) -> CanarySet:
     """
     chosen = CanarySet(canary for canary in canaries if canary.holdout and canary.repetitions)
     rates = sorted({canary.holdout for canary in chosen} - {0.5})
-    remedy = "draw them with CanarySet.draw(format, repetitions=[1] * 200, holdout=0.5)."
+    remedy = "Draw them with CanarySet.draw(format, repetitions=[1] * 200, holdout=0.5)."
     if not chosen:
-        raise ArgumentError(f"canaries: none of the {len(canaries)} was left to a coin; an audit needs that: {remedy}")
+        raise ArgumentError(f"canaries has {len(canaries)}, none drawn with a holdout; expected some. {remedy}")
     if rates:
         raise ArgumentError(
-            f"canaries: held out with a probability of {', '.join(map(str, rates))}; the bound of an audit holds for "
-            f"fair coins only: {remedy}"
+            f"canaries has some held out with a probability of {', '.join(map(str, rates))}; expected 0.5, because the "
+            f"bound of an audit holds for fair coins only. {remedy}"
         )
     if not chosen.held_out or not chosen.inserted:
         side = "held out" if not chosen.held_out else "inserted"
-        raise ArgumentError(f"canaries: none of the {len(chosen)} is {side}; an audit compares the two: {remedy}")
+        raise ArgumentError(
+            f"canaries has {len(chosen)}, none of which is {side}; expected both kinds, because an audit compares "
+            f"them. {remedy}"
+        )
     return chosen
 
 

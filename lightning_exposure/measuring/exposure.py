@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from lightning_exposure.errors import ArgumentError, FitError, ScoreError
-from lightning_exposure.exposure import ExposureEstimate, SkewNormal, measure_exposure
+from lightning_exposure._checks import whole_number
+from lightning_exposure.errors import FitError, ScoreError
+from lightning_exposure.exposure import ExposureEstimate, MethodName, SkewNormal, measure_exposure
 from lightning_exposure.exposure.estimate import check_measurement
-from lightning_exposure.measuring._choices import Method
 from lightning_exposure.measuring._metrics import exposure_metrics, refuse_names_of_summaries
 from lightning_exposure.measuring._pace import Caps, Effort, Pace
 from lightning_exposure.measuring._quiet import quiet
@@ -75,7 +75,7 @@ class ExposureMonitor:
         trees: CanaryTrees,
         schedule: Schedule,
         *,
-        method: Method = "auto",
+        method: MethodName = "auto",
         budget: int = 100_000,
         samples: int = 4096,
         precision: float | None = 0.25,
@@ -87,8 +87,7 @@ class ExposureMonitor:
         name: str = "exposure",
     ) -> None:
         check_measurement(method, budget, samples, confidence, precision)
-        if references < 0:
-            raise ArgumentError(f"references is {references!r}; expected a number of secrets, 0 for none.")
+        whole_number("references", references, at_least=0, remedy="0 is none.")
         refuse_names_of_summaries(canary.id for canary in trees.canaries)
         self.trees = trees
         self.schedule = schedule

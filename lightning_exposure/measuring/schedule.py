@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import whole_number
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,9 @@ class Schedule:
 
     def __post_init__(self) -> None:
         """Refuse numbers that say nothing."""
-        epochs, steps = self.every_n_epochs, self.every_n_steps
-        if not _is_whole(epochs) or epochs < 0:
-            raise ArgumentError(
-                f"every_n_epochs is {epochs!r}; expected a whole number, 0 for only at the end of the training."
-            )
-        if steps is not None and (not _is_whole(steps) or steps < 1):
-            raise ArgumentError(f"every_n_steps is {steps!r}; expected a whole number of at least 1, or None.")
+        whole_number("every_n_epochs", self.every_n_epochs, at_least=0, remedy="0 is only when training ends.")
+        if self.every_n_steps is not None:
+            whole_number("every_n_steps", self.every_n_steps, at_least=1, remedy="None is never.")
 
     def after_epoch(self, epoch: int, *, last: bool) -> bool:
         """Whether it is due when so many epochs are finished.
@@ -83,7 +79,3 @@ def is_last(
     if stopping or 0 < max_steps <= steps:
         return True
     return epoch_ended and max_epochs is not None and 0 <= max_epochs <= epochs
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

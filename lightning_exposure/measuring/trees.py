@@ -9,7 +9,7 @@ from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 from torch import nn
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import instance, whole_number
 from lightning_exposure.adapters import StepModel
 from lightning_exposure.adapters.choosing import step_model
 from lightning_exposure.errors import ArgumentError
@@ -146,13 +146,9 @@ class CanaryTrees:
         context: int | None = None,
         batch_size: int = 4096,
     ) -> None:
-        if not isinstance(canaries, CanarySet):
-            raise ArgumentError(
-                f"canaries is {type(canaries).__name__}; expected a CanarySet. Make one with CanarySet.draw(format, "
-                "repetitions=[...])."
-            )
-        if len(canaries) == 0:
-            raise ArgumentError("canaries is empty; there is nothing to measure. Draw at least one canary.")
+        remedy = "Make one with CanarySet.draw(format, repetitions=[...])."
+        if len(instance("canaries", canaries, CanarySet, "a CanarySet", remedy)) == 0:
+            raise ArgumentError("canaries is empty; expected at least one canary to measure. Draw one.")
         _refuse_equal_names(list(canaries.by_format()))
         self.canaries = canaries
         self.model = model
@@ -224,5 +220,6 @@ def _refuse_equal_names(formats: Sequence[SecretFormat]) -> None:
             patterns = [format.pattern for format in formats if format.name == name]
             raise ArgumentError(
                 f"canaries has {len(patterns)} formats with the name {name!r} ({', '.join(map(repr, patterns))}); "
-                "their results could not be told apart. Give each a name: SecretFormat(pattern, name='...')."
+                "expected different ones, to tell their results apart. Give each a name: SecretFormat(pattern, "
+                "name='...')."
             )

@@ -55,7 +55,7 @@ def make_scheduler(
     """A schedule by its name, as Lightning wants it from `configure_optimizers`.
 
     Args:
-        name: "cosine": down to 0 over the whole training; "step": times `gamma` every `step_size` epochs;
+        name: "cosine": down to 0 over the whole training run; "step": times `gamma` every `step_size` epochs;
             "linear-warmup": up over `warmup_steps` steps, then constant.
         optimizer: Whose learning rate it is.
         warmup_steps: For "linear-warmup".

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lightning_exposure._files import REMEDY, Field
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal
-from lightning_exposure.extraction import Extraction
 from lightning_exposure.secrets import CanarySet
 
 
@@ -65,22 +64,3 @@ def read_fit(field: Field) -> SkewNormal | None:
     if numbers["scale"] <= 0:
         raise given["scale"].refused("a positive number")
     return SkewNormal(**numbers)
-
-
-def read_extraction(field: Field) -> Extraction:
-    """What an attack found."""
-    content = dict(field.as_(dict))
-    for name in ("lower_bound", "seconds"):
-        content[name] = field[name].number()
-    for name in ("ended_by", "algorithm"):
-        field[name].as_(str)
-    field["optimal"].as_(bool)
-    field["settings"].as_(dict)
-    field["expansions"].count()
-    content["candidates"] = [
-        {"text": item["text"].as_(str), "bits": item["bits"].number(), "order": item["order"].count()}
-        for item in field["candidates"].items()
-    ]
-    walks = field["walks_until_target"].optional()
-    content["walks_until_target"] = None if walks is None else walks.count()
-    return Extraction.from_dict(content, field.where)

@@ -12,12 +12,7 @@ from lightning_exposure._files import REMEDY, Field, plain, read_json, write_jso
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
-from lightning_exposure.report._reading import (
-    optional_number,
-    read_estimates,
-    read_extraction,
-    read_fit,
-)
+from lightning_exposure.report._reading import optional_number, read_estimates, read_fit
 from lightning_exposure.report._summary import summarize
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import CanarySet
@@ -108,8 +103,8 @@ class RunRecord:
         history: The measurements, in order.
         references: Costs of ordinary secrets after training, by the name of the format.
         extractions: The attacks after training, by the name of the format.
-        steps: How many optimizer steps the whole training took; None: not known. An exposure that was measured before
-            its end is not of the model that was attacked, and decides nothing.
+        steps: How many optimizer steps the whole training run took; None: not known. An exposure that was measured
+            before its end is not of the model that was attacked, and decides nothing.
 
     Raises:
         ArgumentError: `settings` holds something that has no JSON form.
@@ -214,7 +209,10 @@ class RunRecord:
             baseline=read_estimates(root["baseline"], canaries),
             history=[_read_measurement(item, canaries) for item in root["history"].items()],
             references={name: _read_references(item) for name, item in _of_formats(root["references"], formats)},
-            extractions={name: read_extraction(item) for name, item in _of_formats(root["extractions"], formats)},
+            extractions={
+                name: Extraction.from_dict(item.value, item.where)
+                for name, item in _of_formats(root["extractions"], formats)
+            },
             steps=_optional_count(root["steps"]),
         )
 

@@ -13,14 +13,14 @@ LARGEST_LOOKED_UP_TWICE = 4_096
 """Up to so many secrets are all looked up even if counting shows it."""
 
 _CHARACTERS = 4_000_000
-"""What may be spelt to look secrets up: about a second or two for a fast tokenizer."""
+"""What may be spelled to look secrets up: about a second or two for a fast tokenizer."""
 
 _DRAWN = 512
 """How many secrets are drawn where not all are looked up; as many with added tokens, where those may occur."""
 
 
 def all_can_be_looked_up(texts: Texts, size: int, *, counted: bool) -> bool:
-    """Whether there are so few secrets that each can be spelt and looked up.
+    """Whether there are so few secrets that each can be spelled and looked up.
 
     Args:
         texts: The texts.

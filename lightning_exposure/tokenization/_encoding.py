@@ -51,9 +51,11 @@ def encode_all(tokenizer: Tokenizer, texts: Sequence[str], format: SecretFormat)
     return [encode(tokenizer, text, format) for text in texts]
 
 
-def check_batches(tokenizer: Tokenizer, texts: Sequence[str], spelt: Sequence[list[int]], format: SecretFormat) -> None:
+def check_batches(
+    tokenizer: Tokenizer, texts: Sequence[str], spelled: Sequence[list[int]], format: SecretFormat
+) -> None:
     """Refuse a tokenizer that spells texts differently one by one and all at once."""
-    for text, one, other in zip(texts, spelt, encode_all(tokenizer, texts, format), strict=True):
+    for text, one, other in zip(texts, spelled, encode_all(tokenizer, texts, format), strict=True):
         if one != other:
             raise TokenizerError(
                 f"encode_batch of {type(tokenizer).__name__} spells {text!r} as {other}, but encode as {one}; expected "

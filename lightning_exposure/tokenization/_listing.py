@@ -18,9 +18,9 @@ class Listing:
     """Secrets and their tokens.
 
     Args:
-        tokenizer: What spelt them.
+        tokenizer: What spelled them.
         secrets: The secrets, all different.
-        spelt: The tokens of each.
+        spelled: The tokens of each.
         known: What all of them begin with.
 
     Attributes:
@@ -33,10 +33,10 @@ class Listing:
         TokenizerError: Two secrets have the same tokens, or nothing is left to read before the first blank.
     """
 
-    def __init__(self, tokenizer: Tokenizer, secrets: Sequence[str], spelt: Sequence[list[int]], known: str) -> None:
-        self._tokenizer, self._spelt = tokenizer, dict(zip(secrets, spelt, strict=True))
+    def __init__(self, tokenizer: Tokenizer, secrets: Sequence[str], spelled: Sequence[list[int]], known: str) -> None:
+        self._tokenizer, self._spelled = tokenizer, dict(zip(secrets, spelled, strict=True))
         self._texts: dict[tuple[int, ...], str] = {}
-        for secret, tokens in self._spelt.items():
+        for secret, tokens in self._spelled.items():
             other = self._texts.setdefault(tuple(tokens), secret)
             if other != secret:
                 raise TokenizerError(
@@ -44,10 +44,10 @@ class Listing:
                     "tell them apart. Use a format whose secrets differ in more than what the tokenizer drops (case, "
                     "spaces, characters that it lacks)."
                 )
-        self.largest_token = max(map(max, spelt))
+        self.largest_token = max(map(max, spelled))
         count, self.root_text = self._common(known)
-        self.root = spelt[0][:count]
-        self.automaton = TokenAutomaton.of_paths([tokens[count:] for tokens in spelt])
+        self.root = spelled[0][:count]
+        self.automaton = TokenAutomaton.of_paths([tokens[count:] for tokens in spelled])
 
     def text(self, path: Sequence[int]) -> str:
         """The secret at the end of a path from the root; for a part of a path what its tokens decode to."""
@@ -56,15 +56,15 @@ class Listing:
 
     def starting_with(self, known: str) -> Listing:
         """The same for only those secrets that begin with a known text."""
-        part = {secret: tokens for secret, tokens in self._spelt.items() if secret.startswith(known)}
+        part = {secret: tokens for secret, tokens in self._spelled.items() if secret.startswith(known)}
         return Listing(self._tokenizer, list(part), list(part.values()), known)
 
     def _common(self, known: str) -> tuple[int, str]:
         """How many tokens all secrets begin with, within what is known, and the text of those."""
         before = len(surroundings_of(self._tokenizer).before)
-        spelt = list(self._spelt.values())
-        shared = shared_tokens(spelt)
-        first = next(iter(self._spelt))
+        spelled = list(self._spelled.values())
+        shared = shared_tokens(spelled)
+        first = next(iter(self._spelled))
         fitting = [
             (count, position - before)
             for count, position in enumerate(positions_of(self._tokenizer, first, shared))

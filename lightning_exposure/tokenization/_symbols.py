@@ -6,12 +6,12 @@ would look perfectly memorized.
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from lightning_exposure.errors import ManifestError, TokenizerError
+from lightning_exposure._files import read_json, write_json
+from lightning_exposure.errors import TokenizerError
 
 UNKNOWN = "<unk>"
 _VERSION = 1
@@ -92,40 +92,26 @@ class SymbolTokenizer:
             ids.append(found)
         return ids
 
-    def save(self, path: str | Path) -> None:
-        """Write the vocabulary as a JSON file."""
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the vocabulary as a JSON file, in one step; an existing file is replaced."""
         content = {
             "version": _VERSION,
             "kind": self.kind,
             "unknown": self._unknown_id is not None,
-            "vocabulary": list(self._symbols),
+            "vocabulary": self._symbols,
         }
-        Path(path).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        write_json(path, content)
 
     @classmethod
-    def load(cls: type[_Self], path: str | Path) -> _Self:
+    def load(cls: type[_Self], path: str | os.PathLike[str]) -> _Self:
         """Read a vocabulary that `save` wrote.
 
         Raises:
             ManifestError: The file is not one that `save` of this class wrote; names the file and the field.
         """
-        try:
-            content: Any = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ManifestError(f"{path}: not a JSON file ({error}); expected one that save() wrote.") from error
-        if not isinstance(content, dict):
-            raise ManifestError(f"{path}: holds {type(content).__name__}; expected an object that save() wrote.")
-        expected: dict[str, object] = {"version": _VERSION, "kind": cls.kind}
-        for field, value in expected.items():
-            if content.get(field) != value:
-                given = repr(content[field]) if field in content else "missing"
-                raise ManifestError(
-                    f"{path}: {field} is {given}; {cls.__name__} expects {value!r}. Load it with the class and "
-                    "the version of this library that wrote it."
-                )
-        vocabulary = content.get("vocabulary")
-        if not isinstance(vocabulary, list) or not all(isinstance(symbol, str) for symbol in vocabulary):
-            raise ManifestError(f"{path}: vocabulary is not a list of strings; write the file again with save().")
-        if not isinstance(content.get("unknown"), bool):
-            raise ManifestError(f"{path}: unknown is not true or false; write the file again with save().")
-        return cls(vocabulary, unknown=content["unknown"])
+        root = read_json(path)
+        root["version"].only(_VERSION)
+        root["kind"].only(cls.kind, f"This is {cls.__name__}: load the file with the class that wrote it.")
+        vocabulary = [symbol.as_(str) for symbol in root["vocabulary"].items()]
+        unknown = root["unknown"].as_(bool)
+        return root["vocabulary"].made(lambda: cls(vocabulary, unknown=unknown))

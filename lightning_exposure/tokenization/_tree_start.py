@@ -29,12 +29,12 @@ class Boundary(NamedTuple):
     """The state of the texts there."""
 
 
-def shared_tokens(spelt: Sequence[list[int]]) -> list[int]:
+def shared_tokens(spelled: Sequence[list[int]]) -> list[int]:
     """The longest run of tokens that some spellings begin with, and that is none of them as a whole."""
     # All begin with what the first and the last of them, in alphabetical order, have in common.
-    first, last = min(spelt), max(spelt)
+    first, last = min(spelled), max(spelled)
     same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    return first[: min(same, min(map(len, spelt)) - 1)]
+    return first[: min(same, min(map(len, spelled)) - 1)]
 
 
 def positions_of(tokenizer: Tokenizer, text: str, tokens: Sequence[int], last: int | None = None) -> list[int | None]:
@@ -43,7 +43,7 @@ def positions_of(tokenizer: Tokenizer, text: str, tokens: Sequence[int], last: i
     None where that is not a whole number of characters, or where the tokens alone do not give the text's beginning.
 
     Args:
-        tokenizer: What spelt the text.
+        tokenizer: What spelled the text.
         text: The text.
         tokens: Its first tokens.
         last: Look at the last so many only, where each look takes as long as the text is; None: at all.
@@ -95,16 +95,16 @@ class TreeStart:
         # A space that the tokenizer itself puts before a text is not counted in positions, but for the root alone.
         self._extra = len(rules.texts.before) - len(surroundings_of(tokenizer).before)
 
-    def find(self, text: str, spelt: Sequence[list[int]]) -> Boundary | None:
+    def find(self, text: str, spelled: Sequence[list[int]]) -> Boundary | None:
         """The last boundary within the fixed part that all secrets have, not only those that were tried.
 
         Args:
             text: One of the secrets.
-            spelt: How some are spelt, this one first.
+            spelled: How some are spelled, this one first.
         """
-        shared = shared_tokens(spelt)
+        shared = shared_tokens(spelled)
         for last in (_NEAR, None):
-            found = self._last_uncrossed(self._boundaries(text, shared, last), spelt[0])
+            found = self._last_uncrossed(self._boundaries(text, shared, last), spelled[0])
             if found is not None:
                 return found
         return None
@@ -126,7 +126,7 @@ class TreeStart:
                 found.append(Boundary(count, position, self._states[position]))
         return found
 
-    def _last_uncrossed(self, boundaries: list[Boundary], spelt: Sequence[int]) -> Boundary | None:
+    def _last_uncrossed(self, boundaries: list[Boundary], spelled: Sequence[int]) -> Boundary | None:
         """The last of some boundaries over which nothing is merged."""
         boundaries = [b for b in boundaries if not self._rules.texts.cut_out_over(b.position, self._states)]
         # No token reaches over a cut, so that what stands before the last one does not matter.
@@ -137,7 +137,7 @@ class TreeStart:
         near = Vocabulary(self._rules.pieces, steps_behind(self._texts, start))
         longest = max(map(len, near.texts.values()), default=1)
         for boundary in reversed(boundaries):
-            nearby = spelt[max(0, boundary.tokens - longest) : boundary.tokens]
+            nearby = spelled[max(0, boundary.tokens - longest) : boundary.tokens]
             before = b"".join([self._rules.pieces[token] or b"" for token in nearby])[-longest:]
             if (
                 boundary.position == 0

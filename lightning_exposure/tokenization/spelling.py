@@ -76,24 +76,24 @@ class Spelling:
         self.tokenizer = as_tokenizer(tokenizer)
         self.known = format.prompt
         trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
-        spelt = [encode(self.tokenizer, text, format) for text in trials]
+        spelled = [encode(self.tokenizer, text, format) for text in trials]
         lead = len(surroundings_of(self.tokenizer).lead)
-        for text, tokens in zip(trials, spelt, strict=True):
+        for text, tokens in zip(trials, spelled, strict=True):
             if len(tokens) <= lead:
                 self._refuse(text, tokens)
-        check_batches(self.tokenizer, trials, spelt, format)
+        check_batches(self.tokenizer, trials, spelled, format)
         has_check = capability(self.tokenizer, HasOwnCheck)
         if has_check is not None:
             has_check.check_spelling(trials[0])
-        self._ahead = self._what_stands_ahead(trials[0], spelt[0])
+        self._ahead = self._what_stands_ahead(trials[0], spelled[0])
         texts = Texts.of(format, self._ahead)
         self._texts: Texts = texts
         self._listing: Listing | None = None
         self._fixed = len(self._ahead) + len(format.prompt)
         refusals: list[TokenizerError] = []
-        for rules in spelling_rules(self.tokenizer, texts, self._fixed, anchor=spelt[0][lead]):
+        for rules in spelling_rules(self.tokenizer, texts, self._fixed, anchor=spelled[0][lead]):
             try:
-                self._spell_with(rules, trials, spelt)
+                self._spell_with(rules, trials, spelled)
                 self._certify()
                 break
             except TokenizerError as refusal:
@@ -127,14 +127,14 @@ class Spelling:
         quick = self._by_letters(secrets)
         if quick is not None:
             return quick
-        spelt = encode_all(self.tokenizer, secrets, self.format)
-        rows = as_rows([tokens[len(self.root) :] for tokens in spelt])
+        spelled = encode_all(self.tokenizer, secrets, self.format)
+        rows = as_rows([tokens[len(self.root) :] for tokens in spelled])
         places = self.automaton.walk(rows)
-        fits = np.array([tokens[: len(self.root)] == self.root for tokens in spelt], dtype=bool) & (places >= 0)
+        fits = np.array([tokens[: len(self.root)] == self.root for tokens in spelled], dtype=bool) & (places >= 0)
         fits[fits] = self.automaton.accepting(places[fits])
         if not (fits.all() and self._is_text_of(rows, secrets)):
             # Something is wrong with one of them: look at each.
-            for secret, tokens, fit in zip(secrets, spelt, fits, strict=True):
+            for secret, tokens, fit in zip(secrets, spelled, fits, strict=True):
                 if not fit or self.text(tokens[len(self.root) :]) != secret:
                     self._refuse(secret, tokens)
         return rows
@@ -169,21 +169,21 @@ class Spelling:
     def canonical(self, paths: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether complete paths, one row each, are the way the tokenizer itself spells their texts."""
         rows = [tokens_of(row) for row in paths]
-        spelt = encode_all(self.tokenizer, [self.text(row) for row in rows], self.format)
-        return np.array([tokens == [*self.root, *row] for tokens, row in zip(spelt, rows, strict=True)], dtype=bool)
+        spelled = encode_all(self.tokenizer, [self.text(row) for row in rows], self.format)
+        return np.array([tokens == [*self.root, *row] for tokens, row in zip(spelled, rows, strict=True)], dtype=bool)
 
     # ---- building -----------------------------------------------------------------------------------------
 
-    def _what_stands_ahead(self, text: str, spelt: Sequence[int]) -> str:
+    def _what_stands_ahead(self, text: str, spelled: Sequence[int]) -> str:
         """The template before the secrets, or the space that some tokenizers put before a text."""
         around = surroundings_of(self.tokenizer)
         has_pieces = capability(self.tokenizer, HasPieces)
         if around.before or has_pieces is None:
             return around.before
-        first = has_pieces.pieces()[spelt[len(around.lead)]] or b""
+        first = has_pieces.pieces()[spelled[len(around.lead)]] or b""
         return " " if first.startswith(b" ") and not text.startswith(" ") else ""
 
-    def _spell_with(self, rules: SpellingRules, trials: Sequence[str], spelt: Sequence[list[int]]) -> None:
+    def _spell_with(self, rules: SpellingRules, trials: Sequence[str], spelled: Sequence[list[int]]) -> None:
         """Begin the tree with one way of spelling.
 
         Raises:
@@ -192,24 +192,24 @@ class Spelling:
         self._texts, self._rules = rules.texts, rules
         as_bytes = rules.as_bytes(rules.texts)
         self._letters: dict[str, int] = {}
-        start = TreeStart(self.tokenizer, rules, as_bytes, self._fixed).find(trials[0], spelt)
+        start = TreeStart(self.tokenizer, rules, as_bytes, self._fixed).find(trials[0], spelled)
         if start is None:
             self._refuse_prompt()
         self._tree_start = start
-        self.root = spelt[0][: start.tokens]
+        self.root = spelled[0][: start.tokens]
         self._pieces, self._canonical = rules.for_characters(steps_behind(self._texts, start.state))
         self._lengths = np.array([len(piece or b"") for piece in self._pieces], dtype=np.int64)
         self._fitting = FittingTokens(as_bytes, Vocabulary(self._pieces, steps_behind(as_bytes, start.state)))
         self._largest_token = max(self._fitting.vocabulary.texts, default=0)
         self._full_root = (self._ahead + self.format.prompt)[: start.position]
         self._build()
-        spelt_by_tokenizer = self.paths(trials)
+        spelled_by_tokenizer = self.paths(trials)
         self._letters = {} if self._texts.readings else letters_of(self._fitting.vocabulary)
-        if self._letters and not np.array_equal(self.paths(trials), spelt_by_tokenizer):
+        if self._letters and not np.array_equal(self.paths(trials), spelled_by_tokenizer):
             self._letters = {}
 
     def _build(self) -> None:
-        """Make the automaton behind the root; what is spelt in one way only then belongs to the root."""
+        """Make the automaton behind the root; what is spelled in one way only then belongs to the root."""
         self.automaton = self._finest() or self._any_spelling()
         self.exact = self.automaton.paths == self.size
         if self.automaton.paths != 0:
@@ -229,7 +229,7 @@ class Spelling:
         self.rests_on = "" if everything or self.exact else in_words(self.automaton.paths, self.size, len(secrets))
 
     def _list_all(self, refusals: Sequence[TokenizerError]) -> None:
-        """Where no way of spelling fits for the sake of added tokens, a small format is spelt secret by secret.
+        """Where no way of spelling fits for the sake of added tokens, a small format is spelled secret by secret.
 
         Raises:
             TokenizerError: There are too many secrets, or the tokens of one do not hold all of it.
@@ -240,11 +240,11 @@ class Spelling:
         if not all_can_be_looked_up(self._texts, self.size, counted=False):
             raise refusals[0]
         secrets = list(all_texts(self._texts.plain))
-        spelt = encode_all(self.tokenizer, secrets, self.format)
-        if not all(has_added.holds_all_of(*pair) for pair in zip(secrets, spelt, strict=True)):
+        spelled = encode_all(self.tokenizer, secrets, self.format)
+        if not all(has_added.holds_all_of(*pair) for pair in zip(secrets, spelled, strict=True)):
             raise refusals[0]
         try:
-            self._take(Listing(self.tokenizer, secrets, spelt, self.known))
+            self._take(Listing(self.tokenizer, secrets, spelled, self.known))
         except TokenizerError as alike:
             raise TokenizerError(f"{refusals[0]} Besides, {alike}") from alike
 
@@ -256,7 +256,7 @@ class Spelling:
         self._full_root = self._ahead + listing.root_text
 
     def _check_count(self) -> None:
-        """Refuse if some secrets cannot be spelt: every secret has one path that is never left out."""
+        """Refuse if some secrets cannot be spelled: every secret has one path that is never left out."""
         if self.automaton.paths is not None and self.automaton.paths < self.size:
             raise TokenizerError(
                 f"the tokenizer spells {self.automaton.paths:,} of the {self.size:,} secrets of "
@@ -298,7 +298,7 @@ class Spelling:
         return state, past
 
     def _lengthen_root(self) -> None:
-        """What is known and spelt in one way only belongs to the root, which costs nothing."""
+        """What is known and spelled in one way only belongs to the root, which costs nothing."""
         known = self._ahead + self.known
         while True:
             tokens, targets = self.automaton.children(self.automaton.start)

@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.adapters.choosing import TriedModels
 from lightning_exposure.adapters.protocol import StepModel, device_of, evaluating
 from lightning_exposure.adapters.states import ModelState
@@ -148,8 +149,7 @@ class SecretTree:
         batch_size: int = 4096,
         tried: TriedModels | None = None,
     ) -> None:
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
+        whole_number("batch_size", batch_size, at_least=1)
         self.format = format
         self.spelling = tokenizer if isinstance(tokenizer, Spelling) else Spelling(format, tokenizer)
         if self.spelling.format is not format and self.spelling.format != format:
@@ -178,7 +178,7 @@ class SecretTree:
     def rests_on(self) -> str:
         """Empty if it is certain that every secret is in the tree once; otherwise a sentence: what speaks for it.
 
-        It is certain if the paths were counted, or all secrets were spelt and looked up. A tree for which neither can
+        It is certain if the paths were counted, or all secrets were spelled and looked up. A tree for which neither can
         be done was tried on some hundred secrets, and on some hundred with added tokens in them, where those may occur.
         """
         return self.spelling.rests_on
@@ -200,7 +200,7 @@ class SecretTree:
     def starting_with(self, known: str) -> SecretTree:
         """The part of the tree whose secrets begin with a known text: what an attacker sees who knows that much.
 
-        What is known costs nothing, as the prompt does, up to the last token that is spelt in one way only.
+        What is known costs nothing, as the prompt does, up to the last token that is spelled in one way only.
 
         Args:
             known: The prompt and the first characters of the secret.

@@ -2,7 +2,7 @@
 
 from lightning_exposure.walks.batches import DEFAULT_MEMORY
 from lightning_exposure.walks.beam import beam
-from lightning_exposure.walks.best_first import SearchResult, best_first
+from lightning_exposure.walks.best_first import SearchResult, Stop, best_first
 from lightning_exposure.walks.enumerate import Leaves, RankCounts, Ranks, count_ranks, enumerate_leaves
 from lightning_exposure.walks.heaviest_first import Mass, heaviest_first
 from lightning_exposure.walks.progress import Progress
@@ -34,6 +34,7 @@ __all__ = [
     "Rounding",
     "Scores",
     "SearchResult",
+    "Stop",
     "UniformSample",
     "WeighedTree",
     "beam",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import whole_number
 from lightning_exposure.tree.secret_tree import SecretTree
 
 DEFAULT_MEMORY = 2**30
@@ -29,6 +29,5 @@ def rows_within(tree: SecretTree, memory: int, blocks: int) -> int:
     Raises:
         ArgumentError: The limit is not positive.
     """
-    if memory <= 0:
-        raise ArgumentError(f"memory is {memory!r}; expected a positive number of bytes, for example 2**30.")
+    whole_number("memory", memory, at_least=1, remedy="It counts bytes, for example 2**30.")
     return max(1, min(tree.batch_size, memory // (tree.row_bytes() * blocks)))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import whole_number
 from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
@@ -34,9 +34,8 @@ def beam(
         memory: The limit for the states of one batch, in bytes; besides, those of `width` nodes are kept.
         progress: Called after each level.
     """
-    for name, value in {"top_k": top_k, "width": width}.items():
-        if value < 1:
-            raise ArgumentError(f"{name} is {value!r}; expected at least 1.")
+    whole_number("top_k", top_k, at_least=1)
+    whole_number("width", width, at_least=1)
     rows = rows_within(tree, memory, blocks=3)
     best = BestLeaves(top_k)
     blocks, expansions, cheapest_dropped, ended_by = [tree.root(POSSIBLE)], 1, math.inf, "proof"

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import choice, whole_number
 from lightning_exposure.tree.prompt import reads_prompt_once
 from lightning_exposure.tree.secret_tree import Children, Nodes, SecretTree
 from lightning_exposure.walks._frontier import OPEN_NODE, Frontier, OpenNodes
@@ -25,7 +26,8 @@ from lightning_exposure.walks.best import BestLeaves
 from lightning_exposure.walks.enumerate import check_budget
 from lightning_exposure.walks.progress import Progress
 
-STOPS = ("proof", "paper")
+Stop = Literal["proof", "paper"]
+"""When a search stops: when nothing better can exist, or by the rule of the paper."""
 
 _FOR_STATES = 0.85
 """The part of the memory that may be filled: the rest is for the batch that is being read, and for copies."""
@@ -60,7 +62,7 @@ def best_first(
     seconds: float | None = None,
     memory: int = DEFAULT_MEMORY,
     largest_batch: int = 4096,
-    stop: str = "proof",
+    stop: Stop = "proof",
     progress: Progress | None = None,
 ) -> SearchResult:
     """The `top_k` cheapest secrets of a tree.
@@ -76,11 +78,9 @@ def best_first(
         stop: "proof": when nothing better can exist. "paper": after twice the batches that led to the first leaf.
         progress: Called after each batch.
     """
-    if stop not in STOPS:
-        raise ArgumentError(f"stop is {stop!r}; expected one of {', '.join(map(repr, STOPS))}.")
-    for name, value in {"top_k": top_k, "largest_batch": largest_batch}.items():
-        if value < 1:
-            raise ArgumentError(f"{name} is {value!r}; expected at least 1.")
+    choice("stop", stop, get_args(Stop))
+    whole_number("top_k", top_k, at_least=1)
+    whole_number("largest_batch", largest_batch, at_least=1)
     check_budget(budget)
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     search = _Search(tree, top_k, memory, largest_batch)

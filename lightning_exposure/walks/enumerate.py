@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.errors import ArgumentError, BudgetError, TokenizerError
+from lightning_exposure._checks import whole_number
+from lightning_exposure.errors import BudgetError, TokenizerError
 from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.tree.secret_tree import Children, SecretTree
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, rows_within
@@ -103,8 +104,8 @@ def check_budget(budget: int | None) -> None:
     Raises:
         ArgumentError: It is below 1.
     """
-    if budget is not None and budget < 1:
-        raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion, or None for no limit.")
+    if budget is not None:
+        whole_number("budget", budget, at_least=1, remedy="It counts expansions; None is no limit.")
 
 
 def _refuse_beyond(budget: int | None, expansions: int, bound: float) -> None:

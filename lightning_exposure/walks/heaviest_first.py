@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lightning_exposure._checks import number, whole_number
 from lightning_exposure.adapters.states import ModelState
-from lightning_exposure.errors import ArgumentError
 from lightning_exposure.tree.path_reader import PathReader, Reading
 from lightning_exposure.tree.secret_tree import SecretTree
 from lightning_exposure.walks._state_pool import StatePool
@@ -128,10 +128,8 @@ def heaviest_first(
         budget: The largest number of expansions.
         memory: The limit for model states, in bytes; states that do not fit are computed again.
     """
-    if not 0.0 < tolerance < math.inf:
-        raise ArgumentError(f"tolerance is {tolerance!r}; expected a positive number, for example 0.01.")
-    if budget < 1:
-        raise ArgumentError(f"budget is {budget!r}; expected at least 1 expansion.")
+    number("tolerance", tolerance, above=0, remedy="For example 0.01.")
+    whole_number("budget", budget, at_least=1, remedy="It counts expansions.")
     batch = min(_LARGEST_BATCH, rows_within(tree, memory, blocks=4))
     with tree.reader(prompt) as reader:
         walk = _Walk(tree, reader, target, bounds, memory)

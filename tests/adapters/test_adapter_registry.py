@@ -127,7 +127,7 @@ def test_the_command_line_chooses_it(registered: type[OwnAdapter], tmp_path: Pat
 
 
 def test_a_name_is_taken_once(registered: type[OwnAdapter]) -> None:
-    with pytest.raises(ArgumentError, match="adapter='own' is registered already"):
+    with pytest.raises(ArgumentError, match="adapter is 'own'; expected a new name"):
         ADAPTERS.register("own")(OwnAdapter)
 
 

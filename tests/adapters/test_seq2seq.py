@@ -131,12 +131,12 @@ def test_subwords_with_or_without_a_prompt(pattern: str) -> None:
     tree = SecretTree(
         Seq2SeqAdapter(case.model, source), format, subwords if format.prompt else TargetTokenizer(tokenizer, 0)
     )
-    spelt = {text: tokenizer.encode(text) for text in oracle.all_texts(format)}
-    assert len({len(tokens) for tokens in spelt.values()}) > 1, "some digits are merged"
+    spelled = {text: tokenizer.encode(text) for text in oracle.all_texts(format)}
+    assert len({len(tokens) for tokens in spelled.values()}) > 1, "some digits are merged"
     free = len(tree.spelling.root) - (0 if format.prompt else 1)
     costs: dict[str, float] = {}
-    for length in {len(tokens) for tokens in spelt.values()}:
-        alike = {text: tokens for text, tokens in spelt.items() if len(tokens) == length}
+    for length in {len(tokens) for tokens in spelled.values()}:
+        alike = {text: tokens for text, tokens in spelled.items() if len(tokens) == length}
         costs |= zip(alike, case.many([source] * len(alike), list(alike.values()), free), strict=True)
     np.testing.assert_allclose(score(tree, list(costs)).costs, list(costs.values()), atol=1e-4)
     secret = sorted(costs, key=costs.__getitem__)[20]

@@ -1,4 +1,4 @@
-"""A training with canaries of which coins left out some, and somebody who promises that it is private."""
+"""A training run with canaries of which coins left out some, and somebody who promises that it is private."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ MIXING = {
     MeanSubtracted: r"mixed by the training step, before 'head' is called",
     SubtractsInAStep: r"mixed by the training step, before 'body' is called",
     Sorts: r"mixed by the training step, before 'head' is called",
-    Sums: r"loss_reduction='mean': but the loss is the sum .* Use loss_reduction='sum'",
+    Sums: r"loss_reduction is 'mean', but the loss is the sum .* Use loss_reduction='sum'",
     Contrastive: r"mixed by the loss, which compares examples with each other",
     BatchWeights: r"the loss weighs each example by something of the others",
     ClassWeights: r"the loss weighs each example by something of the others",

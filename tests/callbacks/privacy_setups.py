@@ -1,4 +1,4 @@
-"""Tiny language models, their data, and private trainings of them; and the same by hand with Opacus alone."""
+"""Tiny language models, their data, and private training runs of them; and the same by hand with Opacus alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AuditCallback in real trainings: what it finds, what it leaves as it was, and what it refuses."""
+"""AuditCallback in real training runs: what it finds, what it leaves as it was, and what it refuses."""
 
 from __future__ import annotations
 
@@ -195,14 +195,17 @@ def test_a_state_survives_and_a_second_fit_begins_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("canaries", "message"),
     [
-        (CanarySet.draw(PINS, repetitions=[1, 4]), "none of the 2 was left to a coin.*holdout=0.5"),
+        (
+            CanarySet.draw(PINS, repetitions=[1, 4]),
+            "canaries has 2, none drawn with a holdout; .*holdout=0.5",
+        ),
         (
             CanarySet.draw(PINS, repetitions=[1] * 9, holdout=0.25),
             r"probability of 0\.25; .*fair coins only.*holdout=0",
         ),
-        (COINS.inserted, r"none of the \d+ is held out; an audit compares the two"),
-        (COINS.held_out, r"none of the \d+ is inserted; an audit compares the two"),
-        (list(COINS), "canaries is list; expected a CanarySet"),
+        (COINS.inserted, r"canaries has \d+, none of which is held out; expected both kinds"),
+        (COINS.held_out, r"canaries has \d+, none of which is inserted; expected both kinds"),
+        (list(COINS), r"canaries is .*, of type list; expected a CanarySet"),
     ],
 )
 def test_canaries_that_nothing_can_be_concluded_from(canaries: Any, message: str) -> None:
@@ -213,7 +216,7 @@ def test_canaries_that_nothing_can_be_concluded_from(canaries: Any, message: str
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"every_n_epochs": -1}, "every_n_epochs is -1; expected a whole number, 0 for only at the end"),
+        ({"every_n_epochs": -1}, "every_n_epochs is -1; expected an integer of at least 0. 0 is only"),
         ({"delta": 1.0}, r"delta is 1\.0; expected a number of at least 0 and below 1"),
         ({"confidence": 95}, "confidence is 95; expected a number above 0 and below 1"),
     ],

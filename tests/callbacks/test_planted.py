@@ -103,7 +103,7 @@ class TestWhatIsFine:
         check(planting(ids, coins.inserted), canaries=coins)
         check(planting(ids, coins), canaries=coins[:3])
 
-    def test_a_control_is_never_spelt(self) -> None:
+    def test_a_control_is_never_spelled(self) -> None:
         """Nothing is said of what is not planted."""
         controls = CanarySet.draw(PIN, repetitions=[0, 0], seed=3)
         check(planting(lambda text: ids(text.upper()), controls), canaries=controls)
@@ -202,7 +202,7 @@ def bpe() -> RustTokenizer:
 
 
 class TestSubwords:
-    """Byte-level BPE: a word at the beginning of a text is spelt by other tokens than the same word behind a space."""
+    """Byte-level BPE: a word at the beginning of a text has other tokens than the same word behind a space."""
 
     def test_in_the_middle_of_a_text(self, bpe: RustTokenizer) -> None:
         assert bpe.encode("my pin is 1234").ids[0] != bpe.encode("and my pin is 1234").ids[1]
@@ -242,7 +242,7 @@ class TestSubwords:
             with pytest.raises(DataError, match="not as it is measured"):
                 check(planting(lambda text, change=change: bpe.encode(f"and {change(text)}").ids), bpe)
 
-    def test_measured_tokens_that_are_spelt_in_another_way(self, bpe: RustTokenizer) -> None:
+    def test_measured_tokens_that_are_spelled_in_another_way(self, bpe: RustTokenizer) -> None:
         """The same text, its digits one by one: the model never saw the tokens that are measured."""
 
         def encode(text: str) -> list[int]:
@@ -276,7 +276,7 @@ def test_words() -> None:
 
 
 @pytest.mark.parametrize("make", [ExposureCallback, lambda *given: ExtractionCallback(*given, verbose=False)])
-def test_trainings_are_refused_before_they_begin(tmp_path: Path, make: Callable[..., Any]) -> None:
+def test_training_runs_are_refused_before_they_begin(tmp_path: Path, make: Callable[..., Any]) -> None:
     def encode(text: str) -> tuple[torch.Tensor]:
         return (ids(text),)
 

@@ -1,4 +1,4 @@
-"""`DifferentialPrivacy` in ordinary trainings: data, optimizers, schedules, loggers and other callbacks all go on."""
+"""`DifferentialPrivacy` in ordinary training runs: data, optimizers, schedules, loggers and other callbacks go on."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_a_target_is_met_at_the_last_step_and_not_before(options: dict[str, Any]
 
 def test_a_target_without_an_end_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        FitError, match=r"target_epsilon=4.0: .* this training has no end\. Give the Trainer max_epochs"
+        FitError, match=r"target_epsilon is 4\.0, but this training run has no end; .* Give the Trainer max_epochs"
     ):
         trainer(tmp_path, privacy(target_epsilon=4.0), max_epochs=-1).fit(Module(), Data())
 
@@ -63,7 +63,7 @@ def test_a_target_without_an_end_is_refused(tmp_path: Path) -> None:
 def test_a_target_that_was_spent_is_refused_in_a_second_fit(tmp_path: Path) -> None:
     callback, module = privacy(target_epsilon=4.0), Module()
     trainer(tmp_path, callback).fit(module, Data())
-    with pytest.raises(FitError, match=r"target_epsilon=4.0: spent, 3\.9.* give a larger target_epsilon"):
+    with pytest.raises(FitError, match=r"target_epsilon is 4\.0, and 3\.9\d* is spent .* Give a larger target_epsilon"):
         trainer(tmp_path, callback).fit(module, Data())
     assert callback.epsilon <= 4.0
     trainer(tmp_path, callback).fit(Module(), Data())  # another module has spent nothing yet
@@ -140,7 +140,7 @@ def test_a_budget_counts_what_a_resumed_run_has_spent(tmp_path: Path) -> None:
 
 def test_a_trainer_that_goes_on_all_the_same_is_stopped_by_force(tmp_path: Path) -> None:
     callback = privacy(max_epsilon=11.0)
-    with pytest.raises(FitError, match=r"max_epsilon=11.0: spent .* Leave out min_epochs and min_steps"):
+    with pytest.raises(FitError, match=r"max_epsilon is 11\.0, and spent .* Leave out min_epochs and min_steps"):
         trainer(tmp_path, callback, max_epochs=10, min_epochs=10).fit(Module(), Data())
     assert callback.epsilon <= 11.0
 

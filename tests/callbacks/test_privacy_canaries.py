@@ -49,7 +49,7 @@ def test_canaries_are_sampled_as_other_records_and_measured_meanwhile(tmp_path: 
     assert data.ledger.epochs == [0, 1, 2]
     assert 30 <= data.ledger.total[CANARIES[1].id] <= 90
     assert {"exposure/max", "privacy/epsilon"} <= set(run.callback_metrics)
-    # Measuring changes nothing: the weights are those of a training without measurements.
+    # Measuring changes nothing: the weights are those of a training run without measurements.
     trainer(tmp_path, privacy(), max_epochs=3).fit(reference, plain)
     assert same(weights(module), weights(reference))
     assert plain.ledger == data.ledger

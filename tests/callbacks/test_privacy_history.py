@@ -261,7 +261,7 @@ def test_a_budget_counts_what_is_taken_up(trained: tuple[Any, Path], tmp_path: P
     (first, second) = target.history
     assert first == (0.7, RATE, ONCE)
     assert second[0] > 0
-    with pytest.raises(FitError, match=r"target_epsilon=.*: spent"):
+    with pytest.raises(FitError, match=r"target_epsilon is .* is spent"):
         fit(tmp_path, kind.load_from_checkpoint(path), privacy(history=path, target_epsilon=before / 2))
 
 

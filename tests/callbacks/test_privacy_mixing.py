@@ -61,7 +61,7 @@ def test_a_sum_is_fine_if_it_was_said_to_be_one(tmp_path: Path) -> None:
 
     trainer(tmp_path, privacy(loss_reduction="sum")).fit(Sums(), Data())
     with pytest.raises(
-        MixingError, match=r"loss_reduction='sum': but the loss is the mean .* Use loss_reduction='mean'"
+        MixingError, match=r"loss_reduction is 'sum', but the loss is the mean .* Use loss_reduction='mean'"
     ):
         trainer(tmp_path, privacy(loss_reduction="sum")).fit(Base(), Data())
 

@@ -212,11 +212,11 @@ class Several(Data):
 def test_data(tmp_path: Path) -> None:
     before = DataLoader.__setattr__
     refused(tmp_path, "its dataset Stream has no length or no index", data=Streamed())
-    refused(tmp_path, "train_dataloader: dict; expected one torch DataLoader", data=Several())
+    refused(tmp_path, "train_dataloader is a dict; expected one torch DataLoader", data=Several())
     loader = Data().train_dataloader()
     wrap = r"given the training loader itself \(DataLoader\).* Wrap it: trainer.fit\(model, PoissonLoader\(loader\)\)"
     refused(tmp_path, wrap, data=loader)
-    refused(tmp_path, "train_dataloader: list; expected one PoissonLoader", data=[loader, loader])
+    refused(tmp_path, "train_dataloader is a list; expected one PoissonLoader", data=[loader, loader])
     assert DataLoader.__setattr__ is before  # Lightning patches it while it asks for the loader
 
 

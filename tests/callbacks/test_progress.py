@@ -1,4 +1,4 @@
-"""Progress bars of every kind: what is running shows where it can, and a bar never ends a training."""
+"""Progress bars of every kind: what is running shows where it can, and a bar never ends a training run."""
 
 from __future__ import annotations
 

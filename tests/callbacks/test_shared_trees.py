@@ -32,10 +32,10 @@ class CountingTokenizer:
     vocab_size = CHARS.vocab_size
 
     def __init__(self) -> None:
-        self.spelt: Counter[str] = Counter()
+        self.spelled: Counter[str] = Counter()
 
     def encode(self, text: str) -> list[int]:
-        self.spelt[text] += 1
+        self.spelled[text] += 1
         return CHARS.encode(text)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -100,7 +100,7 @@ def calls_before_training(folder: Path, parts: Sequence[Any], *, huggingface: bo
     return look.calls
 
 
-def test_every_format_is_spelt_once_in_a_fit(tmp_path: Path) -> None:
+def test_every_format_is_spelled_once_in_a_fit(tmp_path: Path) -> None:
     tokenizer, alone = CountingTokenizer(), CountingTokenizer()
     for format in COINS.by_format():
         Spelling(format, alone)
@@ -108,7 +108,7 @@ def test_every_format_is_spelt_once_in_a_fit(tmp_path: Path) -> None:
     run.fit(Model(width=8), loader(COINS))
     texts = [text for format in COINS.by_format() for text in format.covering() if text not in COINS.texts]
     assert texts
-    assert {text: tokenizer.spelt[text] for text in texts} == {text: alone.spelt[text] for text in texts}
+    assert {text: tokenizer.spelled[text] for text in texts} == {text: alone.spelled[text] for text in texts}
 
 
 @pytest.mark.parametrize("huggingface", [False, True])

@@ -1,4 +1,4 @@
-"""`compare`: in small, with real differentially private trainings."""
+"""`compare`: in small, with real differentially private training runs."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import pytest
 import lightning_exposure
 import lightning_exposure.cli
 from lightning_exposure.cli import COMMANDS
+from lightning_exposure.extraction import ATTACKS
 from lightning_exposure.secrets import NAMED_FORMATS
 from tests.cli.conftest import TINY, Run
 
@@ -139,6 +140,39 @@ def test_a_format_of_your_own_works_on_the_command_line(
     assert list(json.loads(out)) == ["door"]
     assert "door" in run("extract", "--help").out
     assert "door" in run("fit", "--help").out
+
+
+OWN_ATTACK = """
+from lightning_exposure.extraction import ATTACKS
+from lightning_exposure.walks import beam
+
+@ATTACKS.register("narrow")
+def narrow(tree, top_k, *, nodes: int = 3, memory: int, progress=None):
+    \"\"\"A beam search.
+
+    Args:
+        nodes: How many nodes to keep.
+    \"\"\"
+    return beam(tree, top_k, width=nodes, memory=memory, progress=progress), None
+"""
+
+
+def test_an_attack_of_your_own_has_its_settings_on_the_command_line(run: Run, run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "own_attack.py").write_text(OWN_ATTACK)
+    try:
+        code, out, err = run(
+            "--import", tmp_path / "own_attack.py", "extract", run_dir, "--algorithm=narrow", "--nodes=2", "--json"
+        )
+        assert (code, err) == (0, "")
+        found = json.loads(out)["pin"]
+        assert (found["algorithm"], found["settings"]["nodes"], found["expansions"]) == ("narrow", 2, 7)
+        assert "narrow: how many nodes to keep (default: 3)" in " ".join(run("extract", "--help").out.split())
+        assert_error(run("extract", run_dir, "--algorithm=narrow", "--nodes=few"), "--nodes is 'few'", "an integer")
+        assert_error(run("extract", run_dir, "--nodes=2"), "nodes is '2'", "a setting of 'shortest_path'")
+        assert "narrow" in run("fit", "--help").out
+    finally:
+        sys.modules.pop("own_attack", None)
+        ATTACKS.unregister("narrow")
 
 
 @pytest.mark.parametrize(

@@ -359,7 +359,7 @@ def test_wrong_arguments_are_named() -> None:
         wrapped(make_datamodule(pl, numbers_loader()), val_dataloaders=numbers_loader())
     with pytest.raises(ArgumentError, match="package is 'torch'; expected one of 'lightning', 'pytorch_lightning'"):
         wrapped(numbers_loader(), package="torch")
-    with pytest.raises(DataError, match="train_dataloader: int has no torch DataLoader"):
+    with pytest.raises(DataError, match="train_dataloader returned int, which has no torch DataLoader"):
         wrapped(make_datamodule(pl, 3)).train_dataloader()
 
 

@@ -190,7 +190,7 @@ def test_progress_and_errors(tmp_path: Path) -> None:
     for path in (tmp_path / "empty", tmp_path / "text.txt"):
         with pytest.raises(DataError, match="no message in it; expected an mbox file, a maildir"):
             read_mail(path)
-    with pytest.raises(DataError, match="there is no such file or directory"):
+    with pytest.raises(DataError, match="expected a mailbox that exists"):
         read_mail(tmp_path / "nowhere")
     with pytest.raises(ArgumentError, match="most_recipients=0"):
         read_mail(box, most_recipients=0)

@@ -213,7 +213,7 @@ def test_a_file_that_cannot_be_used_is_named(content: bytes | None, problem: str
     path = tmp_path / "corpus.txt"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(DataError, match=rf"text_or_path='.*corpus\.txt': {problem}.*; expected"):
+    with pytest.raises(DataError, match=rf"text_or_path is '.*corpus\.txt', .*{problem}.*; expected"):
         made(path)
     with pytest.raises(DataError, match="cannot be read"):
         made(tmp_path)
@@ -236,7 +236,7 @@ def test_wrong_arguments_are_named() -> None:
         made("too short\nfor that")
     with pytest.raises(DataError, match=r"its validation part has \d+ tokens; expected more than window=300"):
         made(TEXT, window=300, val_fraction=0.05)
-    with pytest.raises(DataError, match="window=6: canary 'pin-0x' has 8 tokens and can't be kept whole"):
+    with pytest.raises(DataError, match="window is 6, and canary 'pin-0x' has 8 tokens, which can't be kept whole"):
         made(TEXT, window=6, canaries=CANARIES, whole_canaries=True)
     with pytest.raises(DataError, match="no place is left for canary"):
         made("ab cd\nef gh ij kl", window=8, val_fraction=0, canaries=CANARIES, whole_canaries=True)

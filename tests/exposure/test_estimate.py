@@ -239,9 +239,9 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"budget": 0}, "budget is 0; expected at least 1 expansion"),
+            ({"budget": 0}, "budget is 0; expected an integer of at least 1. It counts expansions"),
             ({"samples": 0}, "samples is 0"),
-            ({"method": "guess"}, "method='guess' is given; expected one of 'auto', 'exact', 'importance'"),
+            ({"method": "guess"}, "method is 'guess'; expected one of 'auto', 'exact', 'importance'"),
             ({"confidence": 1.0}, "confidence is 1.0"),
             ({"memory": 0}, "memory is 0"),
         ],

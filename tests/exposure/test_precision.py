@@ -102,7 +102,7 @@ class TestPrecision:
     @pytest.mark.parametrize("precision", [0.0, -1.0, math.nan, math.inf])
     def test_no_precision_at_all_is_refused(self, precision: float) -> None:
         tree, secrets = million()
-        with pytest.raises(ArgumentError, match=r"precision is .*; expected a positive number of bits"):
+        with pytest.raises(ArgumentError, match=r"precision is .*; expected a number above 0"):
             measure_exposure(tree, [secrets[1]], precision=precision)
 
     def test_the_error_of_all_looks_together_is_what_was_allowed(self) -> None:

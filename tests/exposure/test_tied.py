@@ -135,9 +135,9 @@ def test_secrets_come_back_in_the_order_given() -> None:
     [
         (
             {"method": "importance"},
-            r"method='importance' is given, which walks a tree;.*Seq2SeqAdapter\(model",
+            r"method is 'importance', which walks a tree; expected .*Seq2SeqAdapter\(model",
         ),
-        ({"method": "guess"}, r"method='guess' is given; expected one of 'auto', 'exact', 'sampling', 'skewnormal'"),
+        ({"method": "guess"}, r"method is 'guess'; expected one of 'auto', 'exact', 'sampling', 'skewnormal'"),
         ({"samples": 0}, "samples is 0"),
         ({"budget": 0}, "budget is 0"),
         ({"confidence": 1.0}, "confidence is 1.0"),
@@ -152,7 +152,7 @@ def test_arguments_that_are_refused(options: dict[str, Any], says: str) -> None:
 def test_secrets_and_formats_that_are_refused() -> None:
     with pytest.raises(SecretError, match="'pin 81x'"):
         measure_tied(CASES[3], ["pin 81x"])
-    with pytest.raises(ArgumentError, match=r"secrets is the text 'pin 815'; expected a list"):
+    with pytest.raises(ArgumentError, match=r"secrets is 'pin 815'; expected a list of texts"):
         measure_tied(CASES[3], "pin 815")  # type: ignore[arg-type]
     ways = {"encode_source": source_ids, "encode_target": LETTERS.encode}
     with pytest.raises(ArgumentError, match=r"formats is SecretFormat; expected TiedFormats"):

@@ -81,11 +81,11 @@ def test_cuts_beyond_the_vocabulary_and_masked_tokens() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"temperature": 0.0}, "temperature is 0.0; expected a positive number. Greedy decoding is top_k=1"),
+        ({"temperature": 0.0}, "temperature is 0.0; expected a number above 0. Greedy decoding is top_k=1"),
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"top_k": 0}, "top_k is 0; expected an integer of at least 1"),
         ({"top_k": 2.5}, "top_k is 2.5"),
-        ({"top_p": 0.0}, "top_p is 0.0; expected a probability above 0"),
+        ({"top_p": 0.0}, "top_p is 0.0; expected a number above 0 and of at most 1"),
         ({"top_p": 1.5}, "top_p is 1.5"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -12,16 +12,17 @@ from torch import nn
 
 from lightning_exposure import CanarySet, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.errors import ArgumentError
+<<<<<<< HEAD
 from lightning_exposure.exposure import METHODS
 from lightning_exposure.extraction import ATTACKS
+=======
+>>>>>>> w-h
 from lightning_exposure.measuring import (
-    Algorithm,
     Alone,
     CanaryAttack,
     CanaryAudit,
     CanaryTrees,
     ExposureMonitor,
-    Method,
     Moment,
     Schedule,
     SharedTrees,
@@ -217,15 +218,18 @@ class TestSchedule:
 
     @pytest.mark.parametrize("given", [-1, 1.0, None, True, "1"])
     def test_epochs_out_of_range(self, given: Any) -> None:
-        with pytest.raises(ArgumentError, match=r"every_n_epochs is .*; expected a whole number, 0 for only"):
+        with pytest.raises(ArgumentError, match=r"every_n_epochs is .*; expected an integer of at least 0\. 0 is only"):
             Schedule(given)
 
     @pytest.mark.parametrize("given", [0, -1, 2.0, True])
     def test_steps_out_of_range(self, given: Any) -> None:
-        with pytest.raises(ArgumentError, match=r"every_n_steps is .*; expected a whole number of at least 1, or None"):
+        with pytest.raises(ArgumentError, match=r"every_n_steps is .*; expected an integer of at least 1\. None"):
             Schedule(1, given)
+<<<<<<< HEAD
 
 
 def test_the_choices_are_those_there_are() -> None:
     assert set(get_args(Method)) == set(METHODS)
     assert set(get_args(Algorithm)) == set(ATTACKS)
+=======
+>>>>>>> w-h

@@ -1,4 +1,4 @@
-"""`max_share`: what a measurement may cost, decided from numbers alone, and how a training goes on with it."""
+"""`max_share`: what a measurement may cost, decided from numbers alone, and how a training run goes on with it."""
 
 from __future__ import annotations
 
@@ -267,12 +267,12 @@ class TestInATraining:
 
 @pytest.mark.parametrize("share", [0, -0.1, float("nan"), float("inf")])
 def test_a_share_out_of_range(share: float) -> None:
-    with pytest.raises(ArgumentError, match=r"max_share is .*; expected a positive share"):
+    with pytest.raises(ArgumentError, match=r"max_share is .*; expected a number above 0"):
         ExposureCallback(CANARIES, CHARS, max_share=share)
 
 
 def test_precision_is_passed_on(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="precision is 0; expected a positive number of bits"):
+    with pytest.raises(ArgumentError, match="precision is 0; expected a number above 0"):
         ExposureCallback(CANARIES, CHARS, precision=0)
     callback = ExposureCallback(CANARIES, CHARS, precision=2.0, references=0)
     assert callback.settings["precision"] == 2.0

@@ -161,7 +161,7 @@ def test_optimizer_and_schedule_are_those_asked_for(scheduler: str | None, tmp_p
     assert optimizer.param_groups[0]["lr"] == pytest.approx(expected[scheduler], abs=1e-6)
 
 
-# --- a training -----------------------------------------------------------------------------------------------
+# --- a training run -----------------------------------------------------------------------------------------------
 
 TIED = TiedFormats(SecretFormat("my pin is ###", name="source"), SecretFormat("meine pin ist ###"))
 SENTENCES = [("a cat", "eine katze"), ("my dog", "mein hund"), ("the pin", "die pin"), ("it is so", "es ist so")]

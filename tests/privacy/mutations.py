@@ -1,4 +1,4 @@
-"""Ways in which a private training silently is not private. Each is one line; add yours at the end of its section.
+"""Ways in which a private training run silently is not private. Each is one line; add yours at the end of its section.
 
 A mutation is a name, what it does to the code, and a model in which it is tried. `noise(f)` gives what `f` makes of the
 noise of one parameter in the place of that noise: `f` takes the noise, its standard deviation and the number of the
@@ -40,7 +40,7 @@ class Mutation:
     model: str = "5000"
 
 
-# ---- models and trainings ---------------------------------------------------------------------------------------
+# ---- models and training runs ---------------------------------------------------------------------------------------
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "17": lambda: nn.Linear(16, 1),

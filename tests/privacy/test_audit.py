@@ -296,12 +296,12 @@ def test_a_trial_with_a_delta() -> None:
 @pytest.mark.parametrize(
     ("scores_in", "scores_out", "message"),
     [
-        ([], [1.0], "scores_in is empty: no canary was inserted.*holdout=0.5"),
-        ([1.0], [], "scores_out is empty: no canary was held out.*holdout=0.5"),
+        ([], [1.0], "scores_in is empty; expected at least one canary that was inserted.*holdout=0.5"),
+        ([1.0], [], "scores_out is empty; expected at least one canary that was held out.*holdout=0.5"),
         ([1.0, float("nan")], [1.0], r"scores_in\[1\] is nan, and 1 of 2 are not finite"),
         ([1.0], [float("-inf"), 2.0], r"scores_out\[0\] is -inf.*diverged"),
-        ([[1.0]], [1.0], r"scores_in: expected a list of numbers, got an array of shape \(1, 1\)"),
-        (["high"], [1.0], r"scores_in: expected a list of numbers, got \['high'\]"),
+        ([[1.0]], [1.0], r"scores_in is an array of shape \(1, 1\); expected a list of numbers"),
+        (["high"], [1.0], r"scores_in is \['high'\]; expected a list of numbers"),
         ([1.0] * 1000, [0.0] * 10, "scores_in has 1000 and scores_out 10: fair coins.*holdout=0.5"),
     ],
 )

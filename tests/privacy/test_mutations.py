@@ -65,7 +65,7 @@ def test_the_same_training_without_a_mutation_is_not_refused(model: str, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"loss_reduction": "mean", "noise_multiplier": 0.1}, {"max_grad_norm": 10.0}])
-def test_private_trainings_are_never_refused(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_private_training_runs_are_never_refused(settings: dict[str, Any], tmp_path: Path) -> None:
     """`benchmarks/false_alarms.py` has more of them."""
     for seed, model in enumerate(MODELS):
         train(tmp_path, model, seed=None, **settings)

@@ -304,8 +304,8 @@ class Odd(DataLoader[Any]):
 
 DATA: Any = list(range(10))
 REFUSED = {
-    "a list": ([DataLoader(DATA)], "train_dataloader: list; expected one torch DataLoader"),
-    "a dict": ({"a": DataLoader(DATA)}, "train_dataloader: dict; expected one torch DataLoader"),
+    "a list": ([DataLoader(DATA)], "train_dataloader is a list; expected one torch DataLoader"),
+    "a dict": ({"a": DataLoader(DATA)}, "train_dataloader is a dict; expected one torch DataLoader"),
     "a stream": (DataLoader(Stream()), "its dataset Stream has no length or no index"),
     "no length": (DataLoader(Unsized(), sampler=SequentialSampler(DATA)), "its dataset Unsized has no length"),
     "single items": (DataLoader(DATA, batch_size=None), "batch_sampler=NoneType; expected none of your own"),

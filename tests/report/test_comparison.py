@@ -23,7 +23,7 @@ SIZE = math.log2(10**9)
 
 
 def outcome(optimizer: str, noise: float | None, epsilon: float, bits: float, **changes: Any) -> Outcome:
-    """A training whose secret was extracted if it is as exposed as can be."""
+    """A training run whose secret was extracted if it is as exposed as can be."""
     low, high = changes.pop("interval", (bits, bits))
     method = "exact" if low == high else "importance"
     estimate = ExposureEstimate(

@@ -190,7 +190,7 @@ _ATTACK = ("extractions", "ssn")
         (_drop("references", "ssn", "fit", "shape"), r"fit\.shape is missing; expected this field"),
         (_set("extractions", "pin", to={}), r"extractions\['pin'\]: no canary has a format of this name"),
         (_set(*_ATTACK, "optimal", to="yes"), r"extractions\['ssn'\]\.optimal is .*; expected true or false"),
-        (_set(*_ATTACK, "version", to=7), r"extractions\['ssn'\]: version is 7"),
+        (_set(*_ATTACK, "version", to=7), r"extractions\['ssn'\]\.version is 7; expected 1"),
         (_set(*_ATTACK, "candidates", 0, "bits", to=None), r"candidates\[0\]\.bits is .*; expected a number"),
         (_drop(*_ATTACK, "candidates", 0, "text"), r"candidates\[0\]\.text is missing; expected this field"),
     ],

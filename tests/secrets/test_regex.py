@@ -122,7 +122,7 @@ def test_a_covering_goes_over_every_edge() -> None:
     [
         (
             "pin [0-9]*",
-            r"regex='pin \[0-9\]\*': it matches infinitely many texts.*say how often at most: \{0,8\} for \*",
+            r"regex is 'pin \[0-9\]\*', which matches infinitely many texts.*Say how often at most: \{0,8\} for \*",
         ),
         ("pin (ab?)+", "infinitely many"),
         ("[0-9]{2,}", "infinitely many"),
@@ -142,7 +142,7 @@ def test_a_covering_goes_over_every_edge() -> None:
         ("a^[ab]", "cannot be made an automaton"),
         ("pin [", r"is no regular expression \("),
         ("[0-9]{3,2}", "is no regular expression"),
-        (42, "regex=42: expected a string"),
+        (42, "regex is 42, of type int; expected a string"),
         ("[a\ud800]", "half of a surrogate pair"),
     ],
 )
@@ -164,12 +164,12 @@ def test_escapes_and_classes_mean_what_they_mean_to_python() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("pin 1x", r"position 5 is 'x', where a digit \(0-9\) was expected; give a text of the format 'pin"),
+        ("pin 1x", r"position 5 is 'x', where a digit \(0-9\) was expected\. Give a text of the format 'pin"),
         ("pin 1", "it ends too early, after 5 characters, where a digit"),
         ("pin 1234", "it goes on too long: the secret is complete before position 7"),
         ("pin 12x", r"a digit \(0-9\) or the end was expected"),
         ("", "ends too early, after 0 characters, where 'p' was expected"),
-        (7, "text=7: expected a string, got int"),
+        (7, "text is 7, of type int; expected a string"),
     ],
 )
 def test_a_text_that_does_not_fit_is_told_where(text: Any, says: str) -> None:

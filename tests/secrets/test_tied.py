@@ -30,9 +30,9 @@ def test_tied_blanks_are_filled_alike() -> None:
 @pytest.mark.parametrize(
     ("source", "target", "says"),
     [
-        ("###", "##", r"blanks with \[10, 10, 10\] choices.*with \[10, 10\]"),
+        ("###", "##", r"blanks have \[10, 10, 10\] choices.*with \[10, 10\]"),
         ("#?", "?#", r"choices.*expected the same numbers in the same order"),
-        ("##", SecretFormat("##", checksum="luhn"), r"source has checksum=None and target checksum='luhn'"),
+        ("##", SecretFormat("##", checksum="luhn"), r"source has the checksum None and target 'luhn'"),
     ],
 )
 def test_formats_that_do_not_correspond(source: Any, target: Any, says: str) -> None:

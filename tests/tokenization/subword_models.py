@@ -140,11 +140,11 @@ def spell(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def shared_tokens(tokenizer: Tokenizer, format: SecretFormat) -> int:
     """How many tokens of the prompt are the same in every candidate, each of which keeps at least one of its own."""
-    spelt = [spell(tokenizer, text) for text in oracle.all_texts(format)]
+    spelled = [spell(tokenizer, text) for text in oracle.all_texts(format)]
     ends = [end for _, end in tokenizer.encode(format.render(0)).offsets]
     count = 0
     while (
-        all(len(tokens) > count + 1 and tokens[count] == spelt[0][count] for tokens in spelt)
+        all(len(tokens) > count + 1 and tokens[count] == spelled[0][count] for tokens in spelled)
         and len(format.prompt) >= ends[count]
     ):
         count += 1
@@ -154,14 +154,14 @@ def shared_tokens(tokenizer: Tokenizer, format: SecretFormat) -> int:
 def oracle_costs(model: nn.Module, format: SecretFormat, tokenizer: Tokenizer, free: int) -> dict[str, float]:
     """The cost of every secret after its first `free` tokens: each is encoded and read as a whole, without any tree."""
     texts = oracle.all_texts(format)
-    spelt = [spell(tokenizer, text) for text in texts]
-    assert all(tokens[:free] == spelt[0][:free] for tokens in spelt)
+    spelled = [spell(tokenizer, text) for text in texts]
+    assert all(tokens[:free] == spelled[0][:free] for tokens in spelled)
     costs = np.zeros(len(texts))
-    lengths = np.array([len(tokens) for tokens in spelt])
+    lengths = np.array([len(tokens) for tokens in spelled])
     for length in np.unique(lengths):
         same = np.flatnonzero(lengths == length)
         for rows in np.array_split(same, 1 + len(same) // 1000):
-            batch = torch.tensor([spelt[row] for row in rows])
+            batch = torch.tensor([spelled[row] for row in rows])
             with torch.no_grad():
                 output = model(batch)
             logits = (output[0] if isinstance(output, tuple) else output)[:, free - 1 : -1].double()

@@ -43,9 +43,9 @@ def spell(tokenizer: Tokenizer, text: str) -> list[int]:
 
 def assert_holds_every_secret_once(spelling: Spelling, format: SecretFormat, tokenizer: Tokenizer) -> None:
     begin = len(spelling.root)
-    spelt = {text: spell(tokenizer, text) for text in oracle.all_texts(format)}
-    assert all(tokens[:begin] == spelling.root for tokens in spelt.values())
-    expected = {tuple(tokens[begin:]): text for text, tokens in spelt.items()}
+    spelled = {text: spell(tokenizer, text) for text in oracle.all_texts(format)}
+    assert all(tokens[:begin] == spelling.root for tokens in spelled.values())
+    expected = {tuple(tokens[begin:]): text for text, tokens in spelled.items()}
     found = [tuple(path) for path in automaton_paths(spelling)]
     assert len(set(found)) == len(found)
     if not spelling.exact:

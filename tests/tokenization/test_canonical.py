@@ -53,9 +53,9 @@ def all_spellings(spelling: Spelling) -> TokenAutomaton:
 def assert_holds_every_secret_once(spelling: Spelling, format: SecretFormat, tokenizer: Tokenizer) -> None:
     """The canonical paths of an automaton are those of all secrets, each once."""
     begin = len(spelling.root)
-    spelt = {text: spell(tokenizer, text) for text in oracle.all_texts(format)}
-    assert all(tokens[:begin] == spelling.root for tokens in spelt.values())
-    expected = {tuple(tokens[begin:]): text for text, tokens in spelt.items()}
+    spelled = {text: spell(tokenizer, text) for text in oracle.all_texts(format)}
+    assert all(tokens[:begin] == spelling.root for tokens in spelled.values())
+    expected = {tuple(tokens[begin:]): text for text, tokens in spelled.items()}
     found = [tuple(path) for path in automaton_paths(spelling)]
     assert len(set(found)) == len(found)
     assert expected.keys() <= set(found), "a canonical path was left out"
@@ -201,9 +201,9 @@ class TestMerges:
             state = walk(texts, numbers[first])
             assert state is not None
             may_follow = second in rule.children(state, first)[0]
-            spelt = [token.id for token in tokenizer.model.tokenize((numbers[first] + numbers[second]).decode())]
+            spelled = [token.id for token in tokenizer.model.tokenize((numbers[first] + numbers[second]).decode())]
             if len(numbers[first] + numbers[second]) <= 6:
-                assert may_follow == (spelt == [first, second])
+                assert may_follow == (spelled == [first, second])
 
     def test_a_token_that_its_own_merges_do_not_lead_to_is_never_used(self) -> None:
         # "ab" is merged first, so that "abc" can never be made of "a" and "bc".
@@ -320,8 +320,8 @@ def test_the_byte_alphabet_is_the_tokenizers_own() -> None:
     assert set(byte_alphabet()) == set(pre_tokenizers.ByteLevel.alphabet())
     assert sorted(byte_alphabet().values()) == list(range(256))
     cut = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    ((spelt, _),) = cut.pre_tokenize_str("é \n~\u00ad")
-    assert bytes(byte_alphabet()[letter] for letter in spelt) == "é \n~\u00ad".encode()
+    ((spelled, _),) = cut.pre_tokenize_str("é \n~\u00ad")
+    assert bytes(byte_alphabet()[letter] for letter in spelled) == "é \n~\u00ad".encode()
 
 
 def test_equal_spellings_are_decided_by_the_tokenizer() -> None:
@@ -350,7 +350,7 @@ def test_characters_without_a_token_of_their_own_in_a_unigram_model() -> None:
 
 
 def test_the_past_of_a_path_is_forgotten_where_nothing_goes_on() -> None:
-    """However the three digits are spelt, what follows the dash is the same: 1 place there, not one for each token."""
+    """However the three digits are spelled, what follows the dash is the same: 1 place there, not one per token."""
     spelling = Spelling(SecretFormat("n ###-#"), KINDS["byte-level BPE"]())
     tokens, targets = spelling.automaton.children(spelling.automaton.start)
     whole = [target for token, target in zip(tokens, targets, strict=True) if len(spelling._pieces[token]) == 4]

@@ -177,7 +177,7 @@ class TestATokenizerOfOnesOwn:
 
 
 class TestNothingIsBelievedBlindly:
-    def test_batches_that_are_spelt_differently_are_refused(self) -> None:
+    def test_batches_that_are_spelled_differently_are_refused(self) -> None:
         class Wrong(WithBatches):
             def encode_batch(self, texts: Sequence[str], /) -> list[list[int]]:
                 return [tokens[::-1] for tokens in super().encode_batch(texts)]

@@ -146,8 +146,8 @@ class TestText:
 
     def test_a_token_may_hold_half_a_character(self) -> None:
         tokenizer = byte_level()
-        spelt = HuggingFaceTokenizer(tokenizer).encode("say €")
-        assert len(spelt) > 2  # the euro has three bytes
+        spelled = HuggingFaceTokenizer(tokenizer).encode("say €")
+        assert len(spelled) > 2  # the euro has three bytes
         tree = SecretTree(Recurrent(tokenizer.get_vocab_size()), SecretFormat("say {x}", x=["€", "£", "a"]), tokenizer)
         assert {tree.text(tokens_of(row)) for row in tree.paths(["say €", "say £"])} == {"say €", "say £"}
 
@@ -332,7 +332,7 @@ class TestRefusedByName:
         with pytest.raises(TokenizerError, match="wraps tokenizers of `transformers`"):
             HuggingFaceTokenizer(object())
 
-    def test_secrets_that_only_some_words_of_can_be_spelt(self) -> None:
+    def test_secrets_that_only_some_words_of_can_be_spelled(self) -> None:
         """Every letter is known, but the greedy search for the longest match runs into a dead end for some words."""
         vocabulary = ["[UNK]", "go", "a", "##a", "##b", "##ab", "ab", "##ba"]
         tokenizer = Tokenizer(models.WordPiece({t: i for i, t in enumerate(vocabulary)}, unk_token="[UNK]"))

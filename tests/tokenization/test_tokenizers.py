@@ -53,10 +53,12 @@ def test_an_empty_vocabulary_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 99}, "version is 99"),
-        ({"kind": "word"}, "kind is 'word'"),
-        ({"vocabulary": [1]}, "vocabulary is not a list of strings"),
-        ({"unknown": "yes"}, "unknown is not true or false"),
+        ({"version": 99}, "version is 99; expected 1"),
+        ({"kind": "word"}, "kind is 'word'; expected 'character'. This is CharTokenizer"),
+        ({"vocabulary": ["a", 1]}, r"vocabulary\[1\] is 1; expected a string"),
+        ({"vocabulary": "abc"}, "vocabulary is 'abc'; expected a list"),
+        ({"vocabulary": []}, "vocabulary: vocabulary is empty"),
+        ({"unknown": "yes"}, "unknown is 'yes'; expected true or false"),
     ],
 )
 def test_a_file_that_is_not_ours_is_refused_by_field(tmp_path: Path, change: dict[str, object], message: str) -> None:
@@ -66,5 +68,5 @@ def test_a_file_that_is_not_ours_is_refused_by_field(tmp_path: Path, change: dic
     with pytest.raises(ManifestError, match=rf"vocabulary\.json: {message}"):
         CharTokenizer.load(path)
     path.write_text("{")
-    with pytest.raises(ManifestError, match="not a JSON file"):
+    with pytest.raises(ManifestError, match="the file is not JSON"):
         CharTokenizer.load(path)

@@ -49,7 +49,7 @@ def test_the_prompt_costs_nothing_and_the_text_after_the_first_blank_does() -> N
 
 
 def test_the_tree_starts_at_the_last_token_boundary_that_all_secrets_share() -> None:
-    # " 3" is one token, so the space of the prompt belongs to the tree: it is spelt with or without the digit.
+    # " 3" is one token, so the space of the prompt belongs to the tree: it is spelled with or without the digit.
     tree = SecretTree(Stateless(43), SecretFormat("pin is ##"), MergingTokenizer(CHARACTERS))
     assert tree.spelling.root_text == "pin is"
     assert [tokens_of(row) for row in tree.paths(["pin is 35", "pin is 53"])] == [

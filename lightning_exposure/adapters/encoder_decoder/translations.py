@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.adapters.encoder_decoder._translators import Translator, target_logits, translator_of
 from lightning_exposure.adapters.encoder_decoder.adapter import start_token
 from lightning_exposure.adapters.protocol import device_of, evaluating
@@ -51,8 +52,7 @@ def score_translations(
         >>> score_translations(model, [([2, 3, 4], [2, 3]), ([5], [6, 7, 8])]).shape
         (2,)
     """
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ArgumentError(f"batch_size is {batch_size!r}; expected a whole number of at least 1.")
+    whole_number("batch_size", batch_size, at_least=1)
     translator = translator_of(model)
     first = start_token(translator, start)
     costs = np.empty(len(translations))

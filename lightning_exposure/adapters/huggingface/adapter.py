@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure._checks import choice
 from lightning_exposure.adapters._reading_in_parts import ReadsOn, difference_in_parts
 from lightning_exposure.adapters.huggingface._fixed_size_states import CarriedCacheReader
 from lightning_exposure.adapters.huggingface._pretrained import (
@@ -27,7 +28,7 @@ from lightning_exposure.adapters.protocol import StepModel, evaluating
 from lightning_exposure.adapters.registry import ADAPTERS
 from lightning_exposure.adapters.stateless import StatelessAdapter, Tokens
 from lightning_exposure.adapters.states import ModelState
-from lightning_exposure.errors import ArgumentError, ModelError
+from lightning_exposure.errors import ModelError
 
 _SHORT = 5
 """How many tokens the first trial's prompt has."""
@@ -136,8 +137,8 @@ class HuggingFaceAdapter:
 
     def __init__(self, model: nn.Module, *, adapters: bool = True, way: str | None = None) -> None:
         _refuse_other_models(model)
-        if way is not None and way not in WAYS:
-            raise ArgumentError(f"way is {way!r}; expected one of {', '.join(map(repr, WAYS))}, or None to try them.")
+        if way is not None:
+            choice("way", way, WAYS, remedy="None tries them.")
         self._call = PretrainedCall(model, adapters=adapters)
         self._left = list(WAYS) if way is None else [way]
         self._refused: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a private training says of itself before it begins: how much privacy there is, and what it covers."""
+"""What a private training run says of itself before it begins: how much privacy there is, and what it covers."""
 
 from __future__ import annotations
 

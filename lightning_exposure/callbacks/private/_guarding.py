@@ -1,4 +1,4 @@
-"""`Guard`: looks after a private training from its first step to the end of its fit, between the private steps."""
+"""`Guard`: looks after a private training run from its first step to the end of its fit, between the private steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which loader a private training reads: one with batches by Poisson sampling, in the place of the user's own."""
+"""Which loader a private training run reads: one with batches by Poisson sampling, in the place of the user's own."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def poisson_loader(loader: object) -> PoissonLoader:
             "data module."
         )
     raise DataError(
-        f"train_dataloader: {type(loader).__name__}; expected one PoissonLoader, because every record must be in a "
+        f"train_dataloader is a {type(loader).__name__}; expected one PoissonLoader, because every record must be in a "
         "batch with the same probability. Join several datasets with torch.utils.data.ConcatDataset."
     )
 

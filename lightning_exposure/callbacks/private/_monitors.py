@@ -1,4 +1,4 @@
-"""What follows the metrics of a private training: a learning rate must not follow those of the training data.
+"""What follows the metrics of a private training run: a learning rate must not follow those of the training data.
 
 A metric tells by itself where it was logged: Lightning keeps what the training loop logged apart from what the
 validation loop logged. Its name tells nothing.

@@ -1,4 +1,4 @@
-"""Some batches of a training looked at twice: do their examples mix, and are they clipped?"""
+"""Some batches of a training run looked at twice: do their examples mix, and are they clipped?"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 
 
 def refuse_trainer(trainer: Trainer, module: LightningModule, callback: object, kind: type) -> None:
-    """Refuse a training that could not be private, before anything is trained.
+    """Refuse a training run that could not be private, before anything is trained.
 
     Args:
         trainer: Who trains.
@@ -52,7 +52,9 @@ def is_overridden(method: str, instance: object, kind: str) -> bool:
 
 def _refuse(reasons: list[str]) -> None:
     if reasons:
-        raise FitError("\n".join(["This training cannot be private as it is:", *(f"- {reason}" for reason in reasons)]))
+        raise FitError(
+            "\n".join(["This training run cannot be private as it is:", *(f"- {reason}" for reason in reasons)])
+        )
 
 
 def _settings(trainer: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The seams of a training: the hooks between two private steps, and who may move the weights in them."""
+"""The seams of a training run: the hooks between two private steps, and who may move the weights in them."""
 
 from __future__ import annotations
 

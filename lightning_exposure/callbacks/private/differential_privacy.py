@@ -1,4 +1,4 @@
-"""`DifferentialPrivacy`: a callback that makes a training differentially private."""
+"""`DifferentialPrivacy`: a callback that makes a training run differentially private."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class DifferentialPrivacy(Callback):
     The training is proven to be private while it runs: batches are drawn by Poisson sampling, examples are clipped and
     do not mix, noise of the right size is added, the weights move along that gradient and not otherwise, and the
     accountant is told. Between the steps, from the first to the last, nothing else may move the weights, and nothing
-    that is saved beside them may depend on the data. A training in which something is wrong is refused.
+    that is saved beside them may depend on the data. A training run in which something is wrong is refused.
 
     What was spent goes with the weights: with the module and its copies, and with every checkpoint.
 
-    Epsilon is about the weights. What else a training gives away, such as the training loss that is logged, or a
+    Epsilon is about the weights. What else a training run gives away, such as the training loss that is logged, or a
     learning rate that was chosen by trying, is not covered.
 
     Args:
@@ -75,8 +75,9 @@ class DifferentialPrivacy(Callback):
             PyTorch's generators, as with Opacus outside of its secure mode: they are not made for cryptography.
         verify_steps: How many steps are looked at closely at first; later ones are too, at random. 0: nothing is
             proven, and nobody looks at what happens between the steps.
-        history: A checkpoint of a private training, whose weights the module has: the path, or what is in it. What was
-            spent there counts. A module that was trained in this process, or is resumed with `ckpt_path`, needs none.
+        history: A checkpoint of a private training run, whose weights the module has: the path, or what is in it. What
+            was spent there counts. A module that was trained in this process, or is resumed with `ckpt_path`, needs
+            none.
         post_processing: What may change the weights between two steps, because it looks at the weights alone: names of
             callbacks ("MaxNorm", or "MaxNorm.on_train_batch_end" for one hook), or of hooks of the module
             ("on_train_batch_end"). Also the names of saved state that is known not to depend on the training data.
@@ -369,8 +370,8 @@ class DifferentialPrivacy(Callback):
         assert self.noise_multiplier_ is not None
         if self.steps >= self._limit:
             raise FitError(
-                f"max_epsilon={self.budget.max_epsilon}: spent ({self.epsilon:.4g}), but the Trainer goes on. Leave "
-                "out min_epochs and min_steps."
+                f"max_epsilon is {self.budget.max_epsilon}, and spent ({self.epsilon:.4g}); expected the Trainer to "
+                "stop. Leave out min_epochs and min_steps."
             )
         module = None if self._module is None else self._module()
         self._account.step(module, self.noise_multiplier_, self._loader.sample_rate)

@@ -144,7 +144,7 @@ def _make_data(options: Namespace) -> tuple[TextDataModule, Canary]:
 
 
 def train_one(optimizer: OptimizerName, noise: float | None, options: Namespace, update: Any) -> Outcome:
-    """One training and what came of it."""
+    """One training run and what came of it."""
     data, canary = _make_data(options)
     torch.manual_seed(options.seed)
     model = LanguageModel(

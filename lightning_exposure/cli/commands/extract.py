@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,13 +12,23 @@ from lightning_exposure.cli._console import hushed, say, say_json, search_progre
 from lightning_exposure.cli._runs import TrainedModel, load_model, make_format
 from lightning_exposure.cli.arguments import Parser, add_format_options, add_run_options
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.extraction import ATTACKS, CERTAIN, Extraction, extract
+from lightning_exposure.extraction import (
+    ATTACKS,
+    CERTAIN,
+    AttackSetting,
+    Extraction,
+    attack_settings,
+    check_settings,
+    extract,
+)
 from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import CanarySet, SecretFormat
 
 _INTERRUPTED = 130
-_SETTINGS = ("budget", "seconds", "stop", "width", "samples", "temperature", "seed")
+_METAVARS = {int: "N", float: "X", str: "TEXT"}
+_PREFIX = "setting."
+"""Keeps the settings of the attacks apart from the options of the command."""
 
 
 def make_parser() -> Parser:
@@ -35,25 +46,66 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--known", metavar="TEXT", help="how the secret begins, prompt included, if that much is known")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    settings = parser.add_argument_group("settings of the algorithms")
-    settings.add_argument(
-        "--budget", type=int, metavar="N", help="shortest_path, brute_force: nodes to read (default: 1000000; all)"
-    )
-    settings.add_argument("--seconds", type=float, metavar="S", help="shortest_path: time (default: no limit)")
-    settings.add_argument(
-        "--stop", choices=("proof", "paper"), help="shortest_path: 'paper' is the rule of the paper (default: proof)"
-    )
-    settings.add_argument("--width", type=int, metavar="N", help="beam: nodes to keep at each level (default: 100)")
-    settings.add_argument("--samples", type=int, metavar="N", help="sampling: texts to draw (default: 10000)")
-    settings.add_argument("--temperature", type=float, metavar="T", help="sampling: of the model (default: 1.0)")
-    settings.add_argument("--seed", type=int, metavar="N", help="sampling: of the draws (default: 0)")
+    _add_settings(parser)
     return parser
+
+
+def _add_settings(parser: Parser) -> None:
+    """An option for every setting of every attack, those of the user's own included."""
+    group = parser.add_argument_group("settings of the algorithms")
+    for name, by_attack in _settings_by_name().items():
+        words = _help(by_attack).replace("%", "%%")
+        try:
+            group.add_argument(f"--{name}", dest=f"{_PREFIX}{name}", metavar=_metavar(by_attack), help=words)
+        except argparse.ArgumentError as error:
+            raise ArgumentError(
+                f"{name} is a setting of {' and '.join(by_attack)}; expected another name, because --{name} is an "
+                "option of the command. Rename the setting."
+            ) from error
+
+
+def _settings_by_name() -> dict[str, dict[str, AttackSetting]]:
+    """Every setting that some attack has, and what it is for each of these."""
+    found: dict[str, dict[str, AttackSetting]] = {}
+    for attack in ATTACKS.names():
+        for name, setting in attack_settings(attack).items():
+            found.setdefault(name, {})[attack] = setting
+    return found
+
+
+def _metavar(by_attack: Mapping[str, AttackSetting]) -> str:
+    first, *others = by_attack.values()
+    if any(other.kind != first.kind for other in others):
+        return "VALUE"
+    return f"{{{','.join(map(str, first.choices))}}}" if first.choices else _METAVARS.get(first.kind, "VALUE")
+
+
+def _help(by_attack: Mapping[str, AttackSetting]) -> str:
+    """What a setting means, and what it is by default, for each of the attacks that have it."""
+    told: dict[str, list[str]] = {}
+    for attack, setting in by_attack.items():
+        told.setdefault(setting.help, []).append(attack)
+    meanings = [f"{', '.join(names)}: {text[:1].lower()}{text[1:]}".removesuffix(": ") for text, names in told.items()]
+    defaults = dict.fromkeys("none" if it.default is None else str(it.default) for it in by_attack.values())
+    return f"{'; '.join(meanings)} (default: {', '.join(defaults)})"
+
+
+def _given_settings(options: Namespace) -> dict[str, Any]:
+    """The settings on the command line, as values of the attack that was chosen."""
+    given = {
+        name.removeprefix(_PREFIX): text
+        for name, text in vars(options).items()
+        if name.startswith(_PREFIX) and text is not None
+    }
+    check_settings(options.algorithm, given)
+    known = attack_settings(options.algorithm)
+    return {name: known[name].parse(text, f"--{name}") for name, text in given.items()}
 
 
 def run(arguments: Sequence[str]) -> int:
     """Attack every format and print what was found."""
     options = make_parser().parse_args(arguments)
-    settings = {name: getattr(options, name) for name in _SETTINGS if getattr(options, name) is not None}
+    settings = _given_settings(options)
     with hushed():
         trained = load_model(options.checkpoint, options.tokenizer, options.device)
         canaries, formats = _targets(options, trained)

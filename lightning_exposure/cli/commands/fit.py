@@ -23,6 +23,8 @@ from lightning_exposure.cli._training import Run
 from lightning_exposure.cli.arguments import PROGRAM
 from lightning_exposure.data import TextDataModule
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.exposure import METHODS
+from lightning_exposure.extraction import ATTACKS
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.secrets import NAMED_FORMATS, CanarySet
 
@@ -60,11 +62,16 @@ def make_parser() -> ArgumentParser:
     for name, part, skipped in (
         ("model", LanguageModel, {"vocab_size"}),
         ("data", TextDataModule, {"canaries", "seed"}),
-        ("exposure", ExposureCallback, _FROM_THE_RUN),
-        ("extraction", ExtractionCallback, {*_FROM_THE_RUN, "verbose"}),
+        ("exposure", ExposureCallback, {*_FROM_THE_RUN, "method"}),
+        ("extraction", ExtractionCallback, {*_FROM_THE_RUN, "verbose", "algorithm"}),
         ("trainer", pl.Trainer, {"logger", "default_root_dir"}),
     ):
         parser.add_class_arguments(part, name, skip=skipped, instantiate=False, sub_configs=True)
+    # Not those that a type checker knows, but all there are: --import may have registered more.
+    parser.add_argument("--exposure.method", choices=METHODS.names(), default="auto", help="How exposure is measured.")
+    parser.add_argument(
+        "--extraction.algorithm", choices=ATTACKS.names(), default="shortest_path", help="How the model is attacked."
+    )
     parser.add_argument(
         "--extraction.settings", type=dict[str, Any], default={}, help="Of the algorithm, such as {width: 50}."
     )

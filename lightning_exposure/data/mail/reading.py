@@ -94,8 +94,8 @@ def read_mail(
             progress(count)
     if not count:
         raise DataError(
-            f"path={os.fspath(path)!r}: no message in it; expected an mbox file, a maildir (with cur, new and tmp) or "
-            "a directory with one file a message. Check the path."
+            f"path is {os.fspath(path)!r}, with no message in it; expected an mbox file, a maildir (with cur, new and "
+            "tmp) or a directory with one file a message. Check the path."
         )
     order = sorted(bodies, key=lambda sender: -sum(map(len, bodies[sender])))
     return Mail({sender: Corpus(sender, tuple(bodies[sender])) for sender in order}, dict(left_out))
@@ -126,7 +126,7 @@ def _messages(path: Path) -> Iterator[Message]:
                     yield message
         return
     if not path.is_file():
-        raise DataError(f"path={str(path)!r}: there is no such file or directory. Give the path of a mailbox.")
+        raise DataError(f"path is {str(path)!r}; expected a mailbox that exists. Check the path.")
     box = mailbox.mbox(path, create=False)
     try:
         for key in box.iterkeys():

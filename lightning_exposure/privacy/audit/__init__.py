@@ -1,4 +1,4 @@
-"""What canaries prove about the privacy of a training: guesses, and what a number of right ones shows."""
+"""What canaries prove about the privacy of a training run: guesses, and what a number of right ones shows."""
 
 from lightning_exposure.privacy.audit.audit import AuditResult, audit
 from lightning_exposure.privacy.audit.separation import attack_accuracy, auc, tpr_at_fpr

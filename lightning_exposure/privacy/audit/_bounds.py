@@ -43,7 +43,7 @@ def group_delta(epsilon: float, delta: float, records: int) -> float:
 
 
 def one_run_p_value(correct: int, guesses: int, epsilon: float, delta: float, canaries: int) -> float:
-    """How likely so many right guesses are at best, if a training were (epsilon, delta)-private.
+    """How likely so many right guesses are at best, if a training run were (epsilon, delta)-private.
 
     This is the test of Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (2023), theorem 5.2.
     Each of `canaries` records was put into the training data or left out by a fair coin of its own. Someone who sees

@@ -27,9 +27,9 @@ class AuditResult:
     """What an audit found.
 
     Attributes:
-        epsilon_lower_one_run: The bound of Steinke, Nasr and Jagielski, which holds for canaries of one training.
+        epsilon_lower_one_run: The bound of Steinke, Nasr and Jagielski, which holds for canaries of one training run.
         epsilon_lower_classical: The bound from the limits of two rates, which holds only if canaries do not influence
-            one another, for instance if each score is from a training of its own.
+            one another, for instance if each score is from a training run of its own.
         accuracy: The share P of right answers of an attacker who calls the highest scores members; one half is luck.
         auc: The probability that a member scores higher than another.
         tpr_at_1_percent_fpr: The share of members above all but 1% of the others.
@@ -57,7 +57,7 @@ class AuditResult:
 
     @property
     def epsilon_lower(self) -> float:
-        """The bound that holds for the canaries of one training: the one-run bound."""
+        """The bound that holds for the canaries of one training run: the one-run bound."""
         return self.epsilon_lower_one_run
 
     @property
@@ -86,7 +86,8 @@ def audit(
     """Lower bounds on epsilon, and how well an attacker does, from the scores of canaries.
 
     Each canary must have been put into the training data or left out by a fair coin of its own, and a score must be
-    computed without knowing how that coin fell. Then a training that is (epsilon, delta)-private for every record gives
+    computed without knowing how that coin fell. Then a training run that is (epsilon, delta)-private for every record
+    gives
     `epsilon_lower <= epsilon`, with the given confidence.
 
     The one-run bound tries several numbers of guesses and pays for having looked: half of the error goes to the try

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from lightning_exposure._checks import number
+from lightning_exposure._checks import number, refusal
 from lightning_exposure.errors import ScoreError
 
 Floats = NDArray[np.float64]
@@ -28,12 +28,12 @@ def _checked(scores: ArrayLike, argument: str, kind: str) -> Floats:
     try:
         array = np.asarray(scores, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ScoreError(f"{argument}: expected a list of numbers, got {scores!r:.60}.") from error
+        raise refusal(argument, scores, "a list of numbers", error=ScoreError) from error
     if array.ndim != 1:
-        raise ScoreError(f"{argument}: expected a list of numbers, got an array of shape {array.shape}.")
+        raise ScoreError(f"{argument} is an array of shape {array.shape}; expected a list of numbers. Flatten it.")
     if not len(array):
         raise ScoreError(
-            f"{argument} is empty: no canary was {kind}, so there is nothing to compare; draw the canaries with "
+            f"{argument} is empty; expected at least one canary that was {kind}, to compare. Draw the canaries with "
             "holdout=0.5, and enough of them."
         )
     bad = np.flatnonzero(~np.isfinite(array))

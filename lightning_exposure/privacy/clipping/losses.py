@@ -11,7 +11,7 @@ from lightning_exposure._checks import choice
 from lightning_exposure.errors import ArgumentError
 
 REDUCTIONS: Final = ("mean", "sum")
-"""What the loss of a private training may be of the losses of its examples."""
+"""What the loss of a private training run may be of the losses of its examples."""
 
 
 def per_example_loss(

@@ -1,1 +1,1 @@
-"""The steps of a private training: Poisson batches, noise, accounting, and the proof that all of it took place."""
+"""The steps of a private training run: Poisson batches, noise, accounting, and the proof that all of it took place."""

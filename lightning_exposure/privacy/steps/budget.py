@@ -1,4 +1,4 @@
-"""`Budget`: how much privacy a training may spend, and what follows from it."""
+"""`Budget`: how much privacy a training run may spend, and what follows from it."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ class Budget:
         assert self.target_epsilon is not None
         if steps == math.inf:
             raise FitError(
-                f"target_epsilon={self.target_epsilon}: the noise depends on how many steps there will be, and this "
-                "training has no end. Give the Trainer max_epochs or max_steps; or give a noise_multiplier, with "
-                "max_epsilon."
+                f"target_epsilon is {self.target_epsilon}, but this training run has no end; expected one, because the "
+                "noise depends on how many steps there will be. Give the Trainer max_epochs or max_steps; or give a "
+                "noise_multiplier, with max_epsilon."
             )
         if known is not None:
             after = with_steps(history, known, sample_rate, int(steps))
@@ -113,8 +113,8 @@ class Budget:
         before = self.epsilon(history)
         if before > _MOSTLY * self.target_epsilon:
             raise FitError(
-                f"target_epsilon={self.target_epsilon}: spent, {before:.4g} by the steps so far. The module cannot be "
-                "trained any further; give a larger target_epsilon."
+                f"target_epsilon is {self.target_epsilon}, and {before:.4g} is spent by the steps so far; expected "
+                "more to be left. Give a larger target_epsilon, or train this module no further."
             )
         return noise_for(self.target_epsilon, self.delta, sample_rate, int(steps), self.accountant, history=history)
 

@@ -238,8 +238,8 @@ def read_history(source: Any) -> Record:
     if record is None:
         raise DataError(
             f"history is {name!r}, which says nothing of private steps; expected a Lightning checkpoint of a training "
-            "run with DifferentialPrivacy. Leave history out if the weights were not trained privately: epsilon then "
-            "covers the steps to come."
+            "run with DifferentialPrivacy. Leave history out if the weights were not trained privately: epsilon "
+            "then covers the steps to come."
         )
     return record
 

@@ -47,7 +47,7 @@ class Draw(NamedTuple):
 
 
 def generators(seed: int, *, rank: int = 0, steps: int = 0, device: torch.device | str = "cpu") -> Generators:
-    """The generators of an epoch, made of a seed and of where a training stands.
+    """The generators of an epoch, made of a seed and of where a training run stands.
 
     A run that is resumed when so many steps were made gets those that an uninterrupted run has there, and never
     those of other steps.
@@ -147,8 +147,8 @@ class PoissonLoader:
         self._loader: DataLoader[Any] | None = None
         if len(self) == 0:
             raise DataError(
-                f"train_dataloader: its {self.records} records do not fill a batch of {loader.batch_size}; expected "
-                "at least one batch. Use drop_last=False or smaller batches."
+                f"train_dataloader has {self.records} records, which do not fill a batch of {loader.batch_size}; "
+                "expected at least one batch. Use drop_last=False or smaller batches."
             )
 
     @property
@@ -315,29 +315,29 @@ def _place() -> tuple[int, int]:
 def _check(loader: Any) -> None:
     """Refuse a loader that Poisson sampling would turn into something else."""
     if isinstance(loader, PoissonLoader):
-        raise DataError("train_dataloader: a PoissonLoader already; expected a torch DataLoader. Wrap it once only.")
+        raise DataError("train_dataloader is a PoissonLoader already; expected a torch DataLoader. Wrap it once only.")
     if not isinstance(loader, DataLoader):
         raise DataError(
-            f"train_dataloader: {type(loader).__name__}; expected one torch DataLoader, because every record must be "
-            "in a batch with the same probability. Join several datasets with torch.utils.data.ConcatDataset."
+            f"train_dataloader is a {type(loader).__name__}; expected one torch DataLoader, because every record must "
+            "be in a batch with the same probability. Join several datasets with torch.utils.data.ConcatDataset."
         )
     dataset: Any = loader.dataset
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
         raise DataError(
-            f"train_dataloader: its dataset {type(dataset).__name__} has no length or no index; expected a map-style "
-            "dataset with __len__ and __getitem__, because records are drawn by their number. Read the stream into a "
-            "list, or into files with an index."
+            f"train_dataloader has the dataset {type(dataset).__name__}, which has no length or no index; expected a "
+            "map-style dataset with __len__ and __getitem__, because records are drawn by their number. Read the "
+            "stream into a list, or into files with an index."
         )
     batches: Any = loader.batch_sampler
     if type(batches) is not BatchSampler:
         raise DataError(
-            f"train_dataloader: batch_sampler={type(batches).__name__}; expected none of your own, because Poisson "
-            "sampling puts batches together itself. Use DataLoader(dataset, batch_size=...)."
+            f"train_dataloader has the batch_sampler {type(batches).__name__}; expected none of your own, because "
+            "Poisson sampling puts batches together itself. Use DataLoader(dataset, batch_size=...)."
         )
     if not hasattr(loader, "resampled") and type(loader).__iter__ is not DataLoader.__iter__:
         raise DataError(
-            f"train_dataloader: {type(loader).__name__} has an __iter__ of its own, which could change what is in a "
-            "batch; expected a torch.utils.data.DataLoader."
+            f"train_dataloader is a {type(loader).__name__} with an __iter__ of its own, which could change what is in "
+            "a batch; expected a torch.utils.data.DataLoader."
         )
     _check_sampler(batches.sampler, dataset)
 
@@ -350,7 +350,7 @@ def _check_sampler(sampler: Any, dataset: Any) -> None:
         whole = not sampler.replacement and sampler.num_samples == len(sampler.data_source)
     if not whole:
         raise DataError(
-            f"train_dataloader: sampler={type(sampler).__name__}, which does not take every record once; expected "
-            "shuffle=True or shuffle=False, because Poisson sampling draws every record with the same probability. "
-            "Choose records with torch.utils.data.Subset, and weigh them in the loss."
+            f"train_dataloader has the sampler {type(sampler).__name__}, which does not take every record once; "
+            "expected shuffle=True or shuffle=False, because Poisson sampling draws every record with the same "
+            "probability. Choose records with torch.utils.data.Subset, and weigh them in the loss."
         )

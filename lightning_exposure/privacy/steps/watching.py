@@ -1,9 +1,9 @@
 """`Watch`: sees whatever moves the weights, or what the optimizer remembers, between two private steps.
 
-A private step is proven to be private; but between two of them a training has many hooks, of the module and of other
-callbacks, and any of them can write to the weights. So the weights after a step must be those before the next one, bit
-for bit. What only works on the weights (an average of them, a largest norm) takes nothing from the data, and can be
-allowed by name.
+A private step is proven to be private; but between two of them a training run has many hooks, of the module and of
+other callbacks, and any of them can write to the weights. So the weights after a step must be those before the next
+one, bit for bit. What only works on the weights (an average of them, a largest norm) takes nothing from the data, and
+can be allowed by name.
 """
 
 from __future__ import annotations

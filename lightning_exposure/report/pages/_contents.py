@@ -64,7 +64,8 @@ GLOSSARY = (
     ),
     (
         "Gain",
-        "Exposure now minus exposure before training: what this training added, between what the two intervals leave.",
+        "Exposure now minus exposure before training: what this training run added, between what the two intervals "
+        "leave.",
     ),
     (
         "Proven optimal",
@@ -85,7 +86,7 @@ class CanaryRow:
 
     @property
     def gain(self) -> str:
-        """What this training added; "" if that was not measured."""
+        """What this training run added; "" if that was not measured."""
         return gain_text(self.estimate, self.baseline) if self.estimate and self.baseline else ""
 
     @property

@@ -6,7 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from lightning_exposure._checks import slug
+from lightning_exposure._checks import refusal, slug
 from lightning_exposure.errors import FormatError, SecretError
 from lightning_exposure.secrets.formats._counting import Counting
 from lightning_exposure.secrets.formats._reading import describe_characters
@@ -36,8 +36,8 @@ class RegexFormat(SecretFormat):
             "".join(self.covering()).encode()
         except UnicodeEncodeError as error:
             raise FormatError(
-                f"regex={pattern!r}: it matches half of a surrogate pair ({error.object[error.start]!r}); expected "
-                "text that can be written as UTF-8; leave it out."
+                f"regex is {pattern!r}, which matches half of a surrogate pair ({error.object[error.start]!r}); "
+                "expected text that can be written as UTF-8. Leave it out."
             ) from None
 
     @property
@@ -81,26 +81,26 @@ class RegexFormat(SecretFormat):
     def _check(self, text: str) -> None:
         """Refuse a text that is no secret of the format."""
         if not isinstance(text, str):
-            raise SecretError(f"text={text!r}: expected a string, got {type(text).__name__}; {self._remedy}")
+            raise refusal("text", text, "a string", self._remedy, error=SecretError, with_type=True)
         acceptor, state = self.acceptor(), 0
         for position, character in enumerate(text):
             edges = acceptor.edges(state)
             if not edges:
                 problem = f"it goes on too long: the secret is complete before position {position} ({character!r})"
-                raise SecretError(f"{text!r}: {problem}; {self._remedy}")
+                raise SecretError(f"{text!r}: {problem}. {self._remedy}")
             if character not in edges:
                 expected = describe_characters(edges) + (" or the end" if acceptor.accepting(state) else "")
                 problem = f"position {position} is {character!r}, where {expected} was expected"
-                raise SecretError(f"{text!r}: {problem}; {self._remedy}")
+                raise SecretError(f"{text!r}: {problem}. {self._remedy}")
             state = edges[character]
         if not acceptor.accepting(state):
             expected = describe_characters(acceptor.edges(state))
             problem = f"it ends too early, after {len(text)} characters, where {expected} was expected"
-            raise SecretError(f"{text!r}: {problem}; {self._remedy}")
+            raise SecretError(f"{text!r}: {problem}. {self._remedy}")
 
     @property
     def _remedy(self) -> str:
-        return f"give a text of the format {self.pattern!r}."
+        return f"Give a text of the format {self.pattern!r}."
 
 
 def same_blank(one: SecretFormat, other: SecretFormat) -> bool:

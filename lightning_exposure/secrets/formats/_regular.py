@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lightning_exposure._checks import refusal
 from lightning_exposure.errors import FormatError
 from lightning_exposure.secrets.formats._counting import Counting
 from lightning_exposure.secrets.formats.acceptor import Acceptor
@@ -37,7 +38,7 @@ def acceptor_of(expression: str) -> Acceptor:
         FormatError: It is no expression, or one of infinitely many texts, of none, or of a single one.
     """
     if not isinstance(expression, str):
-        raise FormatError(f"regex={expression!r}: expected a string such as r'my pin is [0-9]{{4}}'.")
+        raise refusal("regex", expression, "a string such as r'my pin is [0-9]{4}'", error=FormatError, with_type=True)
     try:
         whole = re.compile(expression)
     except re.error as error:
@@ -199,6 +200,6 @@ def _numbered(states: Sequence[tuple[bool, tuple[tuple[str, int], ...]]], start:
 
 def _refusal(expression: str, problem: str, remedy: str) -> FormatError:
     return FormatError(
-        f"regex={expression!r}: it {problem}; expected a regular expression of finitely many texts, and at least two; "
-        f"{remedy}."
+        f"regex is {expression!r}, which {problem}; expected a regular expression of finitely many texts, and at least "
+        f"two. {remedy[:1].upper()}{remedy[1:]}."
     )

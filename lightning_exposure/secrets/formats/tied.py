@@ -50,14 +50,14 @@ class TiedFormats:
         ours, theirs = _choices(self.source), _choices(self.target)
         if ours != theirs:
             raise FormatError(
-                f"source={self.source.pattern!r} has blanks with {ours} choices and target={self.target.pattern!r} "
-                f"with {theirs}; expected the same numbers in the same order, as each blank of the one is filled as "
-                "that of the other. Write the same blanks in both."
+                f"source is {self.source.pattern!r}, whose blanks have {ours} choices, and target is "
+                f"{self.target.pattern!r} with {theirs}; expected the same numbers in the same order, as each blank of "
+                "the one is filled as that of the other. Write the same blanks in both."
             )
         if self.source.size != self.target.size:
             raise FormatError(
-                f"source has checksum={self.source.checksum!r} and target checksum={self.target.checksum!r}; expected "
-                "the same, so that both have the same secrets. Give both formats the checksum."
+                f"source has the checksum {self.source.checksum!r} and target {self.target.checksum!r}; expected the "
+                "same, so that both have the same secrets. Give both formats the checksum."
             )
 
     def _check_texts(self) -> None:
@@ -66,9 +66,9 @@ class TiedFormats:
         listed = bool(self.source.words or self.target.words)
         if listed or not same_blank(self.source, self.target):
             raise FormatError(
-                f"source={self.source.pattern!r} and target={self.target.pattern!r} differ in more than their prompts; "
-                "expected the same texts behind both, as the blank of a regular expression is filled as a whole. Write "
-                "the same expression behind each prompt."
+                f"source is {self.source.pattern!r} and target is {self.target.pattern!r}, which differ in more than "
+                "their prompts; expected the same texts behind both, as the blank of a regular expression is filled as "
+                "a whole. Write the same expression behind each prompt."
             )
 
     @property

@@ -1,6 +1,6 @@
 """The canonical paths of a BPE model: which token may follow which.
 
-When may the token b follow the token a within a pre-token? Let the pair be spelt by merging: left of the boundary a
+When may the token b follow the token a within a pre-token? Let the pair be spelled by merging: left of the boundary a
 is built, right of it b, and nothing else happens unless at some time a merge of a's last symbol and b's first one is
 the best there is. The last symbol of a grows, from a character to a itself: each symbol on this *right spine* of a
 lives from the merge that makes it to the merge that takes it. The same holds for the *left spine* of b. Symbols x and

@@ -2,7 +2,7 @@ r"""Where texts are cut into pre-tokens, before tokens are looked for.
 
 A tokenizer first cuts a text into pre-tokens (at spaces, between digits and punctuation, in groups of three digits),
 often with a regular expression that looks ahead (`\s+(?!\S)`). No token reaches over such a cut, and how one pre-token
-is spelt does not depend on its neighbours. What holds for a tokenizer's model (see `canonical`) holds within one
+is spelled does not depend on its neighbours. What holds for a tokenizer's model (see `canonical`) holds within one
 pre-token only, so it must be known which two neighbouring characters are in one.
 
 The regular expression is not taken apart. What is used instead: nearly all of them treat digits alike, and letters of

@@ -213,7 +213,7 @@ class TokenAutomaton:
 
     def _take(self, kept: _Places, start: int) -> None:
         """Have these places, and no others."""
-        if start < 0:  # no secret can be spelt at all
+        if start < 0:  # no secret can be spelled at all
             nothing = np.zeros(0, dtype=np.int64)
             self._rows, self.paths = [(nothing, nothing)], 0
             self._accepting = self._open = np.zeros(1, dtype=bool)

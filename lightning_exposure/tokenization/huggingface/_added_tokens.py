@@ -1,7 +1,7 @@
 r"""Added tokens: they are cut out of a text before all else, with the spaces beside them if they are made so.
 
 A token that was added to a tokenizer (`add_tokens`) is looked for in the text itself. What stands between two of them
-is spelt as if it were a text of its own, so that some tokenizers put a space before it. And a token with `lstrip` or
+is spelled as if it were a text of its own, so that some tokenizers put a space before it. And a token with `lstrip` or
 `rstrip` swallows the spaces on that side: `"word pin"` becomes `word` and ` pin`, and no token for the space is left.
 
 So what an added token adds to a text is not its content. Here the texts get, beside the way over the characters, one
@@ -86,7 +86,7 @@ def added_in(config: Config, normalizer: Any, *, encode_special_tokens: bool = F
     Args:
         config: The file.
         normalizer: The tokenizer's own, with `normalize_str`; None if it has none.
-        encode_special_tokens: Whether special tokens are spelt as text.
+        encode_special_tokens: Whether special tokens are spelled as text.
     """
     found = []
     for number, entry in added_tokens(config).items():

@@ -41,11 +41,11 @@ def holds_all_of(file: TokenizerFile, text: str, spans: Sequence[Span]) -> bool:
 def _same(section: bytes, text: str, marked: bool, loose: tuple[bool, bool]) -> bool:
     """Whether the pieces of a section are its text."""
     if marked:  # spaces are dropped
-        spelt = section.replace(bytes([WORD_MARK]), b"").decode("utf-8", errors="replace")
-        return spelt == "".join(text.split())
-    spelt = section.decode("utf-8", errors="replace")
+        spelled = section.replace(bytes([WORD_MARK]), b"").decode("utf-8", errors="replace")
+        return spelled == "".join(text.split())
+    spelled = section.decode("utf-8", errors="replace")
     if not text.startswith(" ") and not loose[0]:
-        spelt = spelt.removeprefix(" ")  # what some tokenizers put before a text
+        spelled = spelled.removeprefix(" ")  # what some tokenizers put before a text
     if loose[0]:
-        spelt, text = spelt.lstrip(), text.lstrip()
-    return spelt.rstrip() == text.rstrip() if loose[1] else spelt == text
+        spelled, text = spelled.lstrip(), text.lstrip()
+    return spelled.rstrip() == text.rstrip() if loose[1] else spelled == text

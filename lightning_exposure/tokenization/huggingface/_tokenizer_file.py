@@ -37,7 +37,7 @@ class TokenizerFile:
     Args:
         load: Makes a tokenizer of the content of a file.
         content: A `tokenizer.json`.
-        encode_special_tokens: Whether special tokens in a text are spelt as text.
+        encode_special_tokens: Whether special tokens in a text are spelled as text.
 
     Attributes:
         config: What the file says.

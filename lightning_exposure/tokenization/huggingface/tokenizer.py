@@ -35,7 +35,7 @@ Chat = Callable[[str], Sequence[Mapping[str, str]]]
 """The messages of a conversation in which a text stands."""
 
 _AT_ONCE = 8192
-"""How many texts are spelt at once: the tokenizer keeps much more of each than its tokens."""
+"""How many texts are spelled at once: the tokenizer keeps much more of each than its tokens."""
 
 _PROBES = (PROBE, "another probe")
 
@@ -44,7 +44,7 @@ _TOLD_BY_THE_FILE = (HasAddedTokens, HasAlikeCharacters, HasBeginnings, HasCuts,
 
 
 class HuggingFaceTokenizer:
-    """A tokenizer from `transformers` or `tokenizers`, spelling texts as they were spelt for training.
+    """A tokenizer from `transformers` or `tokenizers`, spelling texts as they were spelled for training.
 
     `SecretTree` and the callbacks wrap such tokenizers by themselves; do it by hand for a chat template.
 
@@ -135,12 +135,12 @@ class HuggingFaceTokenizer:
             return [[span.token for span in self.spans(text)] for text in texts]
         if self.file is None:
             return [self.lead + self._encode_plain(self.before + text) for text in texts]
-        spelt: list[list[int]] = []
+        spelled: list[list[int]] = []
         for first in range(0, len(texts), _AT_ONCE):
             batch = [self.before + text for text in texts[first : first + _AT_ONCE]]
             found = self.file.backend.encode_batch_fast(batch, add_special_tokens=False)
-            spelt.extend(self.lead + encoding.ids for encoding in found)
-        return spelt
+            spelled.extend(self.lead + encoding.ids for encoding in found)
+        return spelled
 
     def spans(self, text: str, /) -> list[Span]:
         """The tokens of a text, each with the characters that it covers, counted from the template's first one.
@@ -184,10 +184,10 @@ class HuggingFaceTokenizer:
             return
         with _left_as_it_is(getattr(self._tokenizer, "backend_tokenizer", None)):
             expected = self._tokenizer.encode(text, add_special_tokens=False)
-        spelt = self.encode(text)[len(self.lead) :]
-        if expected != spelt:
+        spelled = self.encode(text)[len(self.lead) :]
+        if expected != spelled:
             raise TokenizerError(
-                f"{type(self._tokenizer).__name__} spells {text!r} as {expected}, but its fast backend as {spelt}. "
+                f"{type(self._tokenizer).__name__} spells {text!r} as {expected}, but its fast backend as {spelled}. "
                 "Wrap it in an object of your own with encode, decode and vocab_size."
             )
 

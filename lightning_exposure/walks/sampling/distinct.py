@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure._checks import whole_number
 from lightning_exposure.tree.secret_tree import Children, Nodes, SecretTree
 from lightning_exposure.walks._families import families
 from lightning_exposure.walks.batches import DEFAULT_MEMORY, POSSIBLE, rows_within
@@ -147,8 +147,7 @@ class DistinctSampler:
         bound: float = math.inf,
         memory: int = DEFAULT_MEMORY,
     ) -> None:
-        if most < 1:
-            raise ArgumentError(f"samples is {most!r}; expected at least 1 walk.")
+        whole_number("samples", most, at_least=1)
         self._most = most
         self._generator = np.random.default_rng(seed)
         self._dropped = -math.inf  # the largest key that there was no place for

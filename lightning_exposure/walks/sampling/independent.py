@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_exposure._checks import whole_number
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.tokenization.paths import stack_rows
 from lightning_exposure.tree.prompt import reads_prompt_once
@@ -51,8 +52,7 @@ def uniform_walks(
         exclude: Secrets not to draw.
         memory: The limit for model states, in bytes.
     """
-    if samples < 1:
-        raise ArgumentError(f"samples is {samples!r}; expected at least 1.")
+    whole_number("samples", samples, at_least=1)
     if tree.size != tree.format.size:
         raise ArgumentError(
             "tree holds only the secrets that begin with a known text; uniform references need the whole format. Use "
@@ -71,7 +71,7 @@ class ModelWalks:
         paths: The tokens of each walk, one row each.
         costs: The log-perplexity where each ended, in bits.
         log_probabilities: The natural logarithm of the probability of each walk under the mixture of temperatures.
-        complete: Whether the walk ended at a secret; with subwords it may end at a text that is spelt differently.
+        complete: Whether the walk ended at a secret; with subwords it may end at a text that is spelled differently.
         expansions: How many nodes the model read.
     """
 
@@ -100,8 +100,7 @@ def model_walks(
         temperatures: Each walk uses one of these, in turn; 1 is the model itself, infinity is uniform.
         memory: The limit for model states, in bytes.
     """
-    if samples < 1:
-        raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
+    whole_number("samples", samples, at_least=1)
     if not len(temperatures) or not all(temperature > 0 for temperature in temperatures):
         raise ArgumentError(f"temperatures is {tuple(temperatures)!r}; expected numbers above 0.")
     generator = np.random.default_rng(seed)
@@ -210,8 +209,7 @@ def prior_walks(
         seed: A seed or a generator.
         memory: The limit for model states, in bytes.
     """
-    if samples < 1:
-        raise ArgumentError(f"samples is {samples!r}; expected at least 1 walk.")
+    whole_number("samples", samples, at_least=1)
     generator = np.random.default_rng(seed)
     rows = rows_within(tree, memory, blocks=3)
     parts = [_prior_walk(tree, min(rows, samples - at), generator) for at in range(0, samples, rows)]

@@ -1,8 +1,8 @@
-"""Proof that a training is private: what it does, beside what a private training does.
+"""Proof that a training run is private: what it does, beside what a private training run does.
 
-Whether a training is private cannot be seen from its results. Something between the private optimizer and the weights
-can take the privacy away without any sign: a hook, a second optimizer, a generator that gives zeros, a loss that mixes
-the examples. So a training is looked at while it runs, one question in each module:
+Whether a training run is private cannot be seen from its results. Something between the private optimizer and the
+weights can take the privacy away without any sign: a hook, a second optimizer, a generator that gives zeros, a loss
+that mixes the examples. So a training run is looked at while it runs, one question in each module:
 
 - `_clipping`: was each example clipped?
 - `_noise`: is it noise, and enough of it?
@@ -11,7 +11,7 @@ the examples. So a training is looked at while it runs, one question in each mod
 - `_weights`: did they move along the private gradient, and not otherwise?
 - `mixing`, `reruns`: do examples have a part in each other's gradients?
 
-All tests together refuse a private training with a probability of `FALSE_ALARM`, however long it is.
+All tests together refuse a private training run with a probability of `FALSE_ALARM`, however long it is.
 """
 
 from lightning_exposure.privacy.steps.proof._accountant import check_accounting

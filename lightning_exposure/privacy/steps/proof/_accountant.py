@@ -23,7 +23,7 @@ def check_accounting(
         sample_rate: With which probability a record was in a batch.
 
     Raises:
-        FitError: The accountant would report the epsilon of another training.
+        FitError: The accountant would report the epsilon of another training run.
 
     Example:
         >>> check_accounting([(1.0, 0.1, 5)], [(1.0, 0.1, 7)], steps=2, noise_multiplier=1.0, sample_rate=0.1)
@@ -40,7 +40,7 @@ def check_accounting(
     if counted != steps:
         raise FitError(
             f"The accountant was told {counted} steps with noise_multiplier={noise_multiplier:g} and "
-            f"sample_rate={sample_rate:g}; the optimizer made {steps}. Epsilon would be that of another training. "
+            f"sample_rate={sample_rate:g}; the optimizer made {steps}. Epsilon would be that of another training run. "
             f"{STOPPED}"
         )
     others = {entry: count for entry, count in told.items() if count}
@@ -48,7 +48,7 @@ def check_accounting(
         (noise, rate), count = next(iter(others.items()))
         raise FitError(
             f"The accountant was told {count:+d} steps with noise_multiplier={noise:g} and sample_rate={rate:g}, which "
-            f"nobody has made. Epsilon would be that of another training. {STOPPED}"
+            f"nobody has made. Epsilon would be that of another training run. {STOPPED}"
         )
 
 

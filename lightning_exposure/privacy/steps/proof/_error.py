@@ -1,6 +1,6 @@
-"""How often a private training may be refused by mistake, and who gets how much of that.
+"""How often a private training run may be refused by mistake, and who gets how much of that.
 
-Many tests look at a training, most of them many times. Each has a share of the error, and each look a share of its
+Many tests look at a training run, most of them many times. Each has a share of the error, and each look a share of its
 test's: the k-th one in k(k+1), which adds up to 1 however long the training is.
 """
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 FALSE_ALARM = 1e-6
-"""How likely a private training is refused by mistake, over all tests and all their looks."""
+"""How likely a private training run is refused by mistake, over all tests and all their looks."""
 
 STOPPED = "The training was stopped, because it would not have been private."
 

@@ -275,7 +275,7 @@ def check_noise(sums: Sequence[Tensor], gradients: Sequence[Tensor], *, scale: f
     """Refuse a step whose gradient is not the clipped sum with noise of the right size.
 
     Every parameter is looked at by itself, and all of them together; and rounding is allowed for, so that it can tell
-    whether a training without noise is one.
+    whether a training run without noise is one.
 
     Args:
         sums: The clipped sum of each parameter.

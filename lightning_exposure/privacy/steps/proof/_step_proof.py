@@ -1,4 +1,4 @@
-"""`StepProof`: all questions about the steps of one training, asked in their turn."""
+"""`StepProof`: all questions about the steps of one training run, asked in their turn."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Promise:
 
 
 class StepProof:
-    """Looks at every step of a training, at the first ones and at random later ones more closely.
+    """Looks at every step of a training run, at the first ones and at random later ones more closely.
 
     Its methods are called in this order for each batch: `begin`, `clipped`, `noised`, `before_step`, `after_step`,
     `end`; and at the end of the training `finish`.

@@ -244,8 +244,8 @@ class MixingProbe:
         if is_sum or is_mean:
             found, remedy = ("sum", "sum") if is_sum else ("mean", "mean")
             raise MixingError(
-                f"loss_reduction={self._loss_reduction!r}: but the loss is the {found} over the examples of a batch: "
-                f"the same example has {ratio:.3g} times the gradient in a batch of {count}. {STOPPED} Use "
+                f"loss_reduction is {self._loss_reduction!r}, but the loss is the {found} over the examples of a "
+                f"batch: the same example has {ratio:.3g} times the gradient in a batch of {count}. {STOPPED} Use "
                 f"loss_reduction={remedy!r}, or take the {self._loss_reduction} in the loss."
             )
         if not inside.is_parallel_to(alone, self._tolerance):
