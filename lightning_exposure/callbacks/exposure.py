@@ -197,8 +197,9 @@ class ExposureCallback(CanaryCallback):
         if metrics is not None:
             show_at_the_end(trainer, metrics)
             self._send_chart(trainer)
-        if self.scored_references:
-            for logger in self._wandb_loggers(trainer):
+        for logger in self._wandb_loggers(trainer):
+            to_wandb.log_estimates(logger.experiment, self.history[-1].estimates, self.name)
+            if self.scored_references:
                 to_wandb.log_references(logger.experiment, self.scored_references, self.name)
 
     def state_dict(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from lightning_exposure.measuring.surroundings import Surroundings
 from lightning_exposure.measuring.trees import CanaryTrees, share_out
 from lightning_exposure.secrets import SecretFormat
 from lightning_exposure.tree import SecretTree
-from lightning_exposure.walks import uniform_walks
+from lightning_exposure.walks import WeighedTree, prior_walks, uniform_walks
 
 WITHOUT_ADAPTERS, BEFORE_TRAINING = "without_adapters", "before_training"
 
@@ -40,10 +40,10 @@ _EXPECTED = (
     f"a module that has not seen the secrets, the path of a checkpoint, {WITHOUT_ADAPTERS!r} or {BEFORE_TRAINING!r}"
 )
 _DRAWN = 64
-"""So many secrets tell whether a reference knows anything about a format."""
+"""So many secrets tell whether a reference knows anything about a format, and whether two references are the same."""
 
-_AS_MUCH = 1 / 3
-"""A model that knows less than this of what there is to know about a format does not know it."""
+_LEAST_CHANCE = 1.0
+"""In bits: a format that any text has with a larger probability tells nothing about a model."""
 
 _ALIKE = 1e-2
 """References of several processes may differ by this, in bits per token: not all processors add up alike."""
@@ -104,7 +104,7 @@ class CanaryPrior:
             found = share_out(around, processes, lambda _: self._build(trees, around, saved))
         self._check_agreement(found)
         if self._given == BEFORE_TRAINING and around.rank == 0:
-            self._warn_if_untrained(found[0])
+            self._warn_if_untrained(trees)
 
     def of(self, format: SecretFormat) -> SecretTree | PriorProbabilities | None:
         """The prior of a format; None: all its secrets are equally likely."""
@@ -137,8 +137,7 @@ class CanaryPrior:
         """Make all priors.
 
         Returns:
-            What the reference says a token costs, and what that would be if it knew nothing, or everything, of a
-            format; by the name of the format.
+            What a token costs the reference, by the name of the format.
         """
         if isinstance(self._given, PriorProbabilities):
             self._priors = dict.fromkeys(trees.trees, self._given)
@@ -217,17 +216,19 @@ class CanaryPrior:
                         "Load it from one file, or seed what makes it."
                     )
 
-    def _warn_if_untrained(self, costs: Mapping[str, float]) -> None:
+    def _warn_if_untrained(self, trees: CanaryTrees) -> None:
         for format, prior in self._priors.items():
             assert isinstance(prior, SecretTree)
-            nothing = math.log2(prior.spelling.vocab_size)
-            if costs[format.name] > nothing - _AS_MUCH * (nothing - _least_bits_per_token(prior)):
+            with quiet(trees.module), self.at_hand(trees):
+                found, by_chance = bits_of_format(prior), _bits_by_chance(prior)
+            # Random weights come out near the whole of it, and whatever was trained on such a language near nothing.
+            if by_chance > _LEAST_CHANCE and found > by_chance / 2:
                 warnings.warn(
-                    f"prior is {BEFORE_TRAINING!r}, and before training the model knows nothing of {format.name}: a "
-                    f"token costs it {costs[format.name]:.2f} bits, and {nothing:.2f} bits if all were equally likely. "
-                    "So it is with random weights. Such a prior does not know which secrets are common, and whatever "
-                    "the model learns of that will look like a leak. Use it for models that are fine-tuned; else give "
-                    "a module that was trained on other data.",
+                    f"prior is {BEFORE_TRAINING!r}, and before training the model does not know what a secret of "
+                    f"{format.name!r} looks like: after its prompt it writes one with a probability of 2^-{found:.1f}, "
+                    f"and with random weights that would be 2^-{by_chance:.1f}. Such a prior does not know either "
+                    "which secrets are common, so that all of those will look like leaks. Use it for a model that is "
+                    "fine-tuned; else give a module that was trained on other data.",
                     UntrainedPriorWarning,
                     stacklevel=2,
                 )
@@ -242,10 +243,23 @@ def bits_per_token(tree: SecretTree) -> float:
     return float(drawn.costs[possible].sum() / max(1, lengths[possible].sum()))
 
 
-def _least_bits_per_token(tree: SecretTree) -> float:
-    """What it costs if a model knows the format, and no more."""
+def bits_of_format(tree: SecretTree) -> float:
+    """-log2 of the probability that the model, given the prompt, writes any secret of the format.
+
+    Along a walk that follows the model among the tokens that the format allows, what the others got is lost. The mean
+    of what is left is that probability, without bias; a model with a few favourites is not mistaken for one that knows
+    nothing, as it would be by what secrets drawn uniformly cost.
+    """
+    walks = prior_walks(WeighedTree(tree, tree), _DRAWN, seed=0)
+    kept = np.exp2(-(walks.costs + walks.prior)[walks.complete])
+    return -math.log2(max(kept.sum() / _DRAWN, 2.0**-1000))
+
+
+def _bits_by_chance(tree: SecretTree) -> float:
+    """The same, if all tokens of the vocabulary were equally likely."""
     drawn = tree.format.sample(min(_DRAWN, tree.size), 0)
-    return tree.bits / float((tree.paths(drawn) >= 0).sum(axis=1).mean())
+    length = float((tree.paths(drawn) >= 0).sum(axis=1).mean())
+    return length * math.log2(tree.spelling.vocab_size) - tree.bits
 
 
 def _checked(given: Any) -> nn.Module | StepModel | PriorProbabilities | str | Path | None:

@@ -28,6 +28,7 @@ from lightning_exposure import (
 from lightning_exposure.adapters import StatelessAdapter
 from lightning_exposure.callbacks import UntrainedPriorWarning
 from lightning_exposure.errors import ArgumentError, ManifestError, ModelError
+from lightning_exposure.privacy import PoissonLoader
 from tests.callbacks.setups import BOTH, CANARIES, CHARS, PIN, TEXT, Model, loader, trainer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +139,7 @@ class TestWhereThePriorComesFrom:
 
         torch.manual_seed(5)
         model, path = Wrapper(), tmp_path / "before.ckpt"
-        fit(tmp_path, model, max_epochs=4)
+        fit(tmp_path, model, max_epochs=12)
         before = deepcopy(model.lm)
         torch.save(model.state_dict(), path)
         pick = (lambda module: StatelessAdapter(module.lm)) if as_step_model else (lambda module: module.lm)
@@ -225,7 +226,7 @@ class TestNoTrace:
     def test_beside_private_training(self, tmp_path: Path) -> None:
         callback, model = ExposureCallback(CANARIES, CHARS, prior="before_training"), pretrained()
         private = DifferentialPrivacy(noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-3)
-        fit(tmp_path, model, private, callback, max_epochs=1)
+        trainer(tmp_path, private, callback, max_epochs=1).fit(model, PoissonLoader(loader()))
         assert newest(callback) == against(model, pretrained())
 
 
@@ -270,6 +271,7 @@ class TestResuming:
         fit(tmp_path, model, callback, max_epochs=1)
         assert newest(callback) == against(model, between)
 
+    @pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
     @pytest.mark.parametrize("watched", [True, False])
     def test_a_checkpoint_without_them_is_refused(self, tmp_path: Path, watched: bool) -> None:
         path = tmp_path / "half.ckpt"
@@ -277,7 +279,7 @@ class TestResuming:
         callback = ExposureCallback(CANARIES, CHARS, prior="before_training")
         with pytest.raises(ArgumentError, match=r"prior is 'before_training', and the run that goes on has not kept"):
             fit(tmp_path, Model(), callback, ckpt_path=path, max_epochs=3)
-        assert not callback.history
+        assert all(measurement.epoch <= 2 for measurement in callback.history)
 
     def test_other_priors_keep_nothing(self, tmp_path: Path) -> None:
         callback = ExposureCallback(CANARIES, CHARS, prior=pretrained())
@@ -291,7 +293,7 @@ class TestRandomWeights:
     def test_they_make_a_prior_that_knows_nothing_and_it_warns(self, tmp_path: Path, seed: int) -> None:
         torch.manual_seed(seed)
         model, callback = Model(), ExposureCallback(CANARIES, CHARS, prior="before_training", references=0)
-        with pytest.warns(UntrainedPriorWarning, match=r"before training the model knows nothing of pin: a token costs"):
+        with pytest.warns(UntrainedPriorWarning, match=r"does not know what a secret of 'my-pin-is' looks like"):
             fit(tmp_path, model, callback, max_epochs=1, limit_train_batches=1)
 
     def test_a_model_that_knows_something_does_not_warn(self, tmp_path: Path) -> None:
@@ -354,6 +356,7 @@ from pathlib import Path
 import lightning as L
 import torch
 from lightning_exposure import ExposureCallback
+from lightning_exposure.privacy import PoissonLoader
 from tests.callbacks.setups import BOTH, CHARS, Model, loader, trainer
 from tests.callbacks.test_prior import pretrained
 
