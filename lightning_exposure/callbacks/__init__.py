@@ -4,7 +4,7 @@ from lightning_exposure.callbacks.audit import AuditCallback, AuditWarning
 from lightning_exposure.callbacks.exposure import ExposureCallback
 from lightning_exposure.callbacks.extraction import ExtractionCallback
 from lightning_exposure.callbacks.private.differential_privacy import DifferentialPrivacy
-from lightning_exposure.measuring import quiet
+from lightning_exposure.measuring import UntrainedPriorWarning, quiet
 
 __all__ = [
     "AuditCallback",
@@ -12,5 +12,6 @@ __all__ = [
     "DifferentialPrivacy",
     "ExposureCallback",
     "ExtractionCallback",
+    "UntrainedPriorWarning",
     "quiet",
 ]

@@ -16,7 +16,7 @@ from lightning_exposure.callbacks._surroundings import (
     show_to_monitors,
 )
 from lightning_exposure.exposure import ExposureEstimate, MethodName
-from lightning_exposure.measuring import ExposureMonitor, ModelOf, Schedule
+from lightning_exposure.measuring import ExposureMonitor, ModelOf, PriorSource, Schedule
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.record import Measurement, References
 from lightning_exposure.secrets import CanarySet
@@ -41,6 +41,12 @@ class ExposureCallback(CanaryCallback):
         every_n_epochs: Measure at the end of every so many epochs too; 0: only when the training ends.
         every_n_steps: Measure after every so many optimizer steps too; None: not.
         method: As for `measure_exposure`.
+        prior: What exposure is measured against, where secrets are not equally likely (birthdays, area codes): a module
+            that has not seen the secrets; the path of a checkpoint of this module, from before it saw them;
+            "without_adapters": this model of PEFT, with its adapters off; "before_training": the weights when the fit
+            starts, for a model that is fine-tuned. These are kept once, on the CPU, and in every checkpoint, so that a
+            resumed run does not take its own weights for them; weights that know nothing of the secrets cause an
+            `UntrainedPriorWarning`. Numbers keep their names. None: all secrets are equally likely.
         budget: The largest number of expansions of an exact count.
         samples: The largest number of walks of an estimate.
         precision: Stop as soon as the interval of every canary is at most so many bits wide; None: spend what `samples`
@@ -82,6 +88,7 @@ class ExposureCallback(CanaryCallback):
         every_n_epochs: int = 1,
         every_n_steps: int | None = None,
         method: MethodName = "auto",
+        prior: PriorSource | None = None,
         budget: int = 100_000,
         samples: int = 4096,
         precision: float | None = 0.25,
@@ -99,12 +106,14 @@ class ExposureCallback(CanaryCallback):
         super().__init__(canaries, tokenizer, name=name, model=model, context=context, batch_size=batch_size)
         self.every_n_epochs = every_n_epochs
         self.every_n_steps = every_n_steps
+        self.prior = prior
         self.baseline = baseline
         self.references = references
         self._monitor = ExposureMonitor(
             self._trees,
             schedule,
             method=method,
+            prior=prior,
             budget=budget,
             samples=samples,
             precision=precision,
@@ -135,7 +144,8 @@ class ExposureCallback(CanaryCallback):
     def settings(self) -> dict[str, Any]:
         """How it measures, for reports."""
         when = {"every_n_epochs": self.every_n_epochs, "every_n_steps": self.every_n_steps}
-        return {**when, **self._monitor.arguments, "max_share": self._monitor.max_share}
+        how = {**self._monitor.arguments, "max_share": self._monitor.max_share}
+        return {**when, **how, "prior": self._monitor.prior.source}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work before any training is paid for."""
@@ -143,9 +153,10 @@ class ExposureCallback(CanaryCallback):
         self._monitor.name = self.name
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Try the model's forward; and begin a new history, unless a checkpoint has just brought one."""
+        """Try the model's forward; begin a new history, unless a checkpoint has just brought one; make the prior."""
         super().on_fit_start(trainer, pl_module)
-        self._monitor.begin(TrainerSurroundings(trainer), quick=bool(getattr(trainer, "fast_dev_run", False)))
+        quick, resumed = bool(getattr(trainer, "fast_dev_run", False)), trainer.ckpt_path is not None
+        self._monitor.begin(TrainerSurroundings(trainer), quick=quick, resumed=resumed)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """What an untrained or pretrained model already gives."""
@@ -186,12 +197,13 @@ class ExposureCallback(CanaryCallback):
         if metrics is not None:
             show_at_the_end(trainer, metrics)
             self._send_chart(trainer)
-        if self.scored_references:
-            for logger in self._wandb_loggers(trainer):
+        for logger in self._wandb_loggers(trainer):
+            to_wandb.log_estimates(logger.experiment, self.history[-1].estimates, self.name)
+            if self.scored_references:
                 to_wandb.log_references(logger.experiment, self.scored_references, self.name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The history, as plain values."""
+        """The history, as plain values; and the weights before training, if they are the prior."""
         return self._monitor.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -162,4 +162,5 @@ def _measured_now(trainer: Trainer) -> dict[str, ExposureEstimate]:
     """Exposures by text in the weights as they are: a measurement of an earlier step says nothing here."""
     others = [callback for callback in callbacks_of(trainer) if isinstance(callback, ExposureCallback)]
     newest = [other.history[-1] for other in others if other.history and other.history[-1].step == trainer.global_step]
+    newest.sort(key=lambda found: found.prior is None)  # of two, the one whose interval is one of ranks, too
     return {estimate.secret: estimate for found in newest for estimate in found.estimates.values()}

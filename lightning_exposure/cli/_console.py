@@ -18,7 +18,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from lightning_exposure._files import plain
 from lightning_exposure.cli.arguments import PROGRAM
 from lightning_exposure.exposure import ExposureEstimate, PoorFitWarning
-from lightning_exposure.report.amounts import exposure_text, rank_text
+from lightning_exposure.report.amounts import exposure_text, margin_text, rank_text
 from lightning_exposure.report.tables import text_table
 from lightning_exposure.report.verdicts import Verdict, is_exact
 
@@ -101,15 +101,18 @@ def search_progress(update: Callable[[str], None]) -> Callable[[int, int, float]
 
 
 def exposure_table(names: Sequence[str], estimates: Sequence[ExposureEstimate], verdicts: Sequence[Verdict]) -> str:
-    """Estimates under their headings, one line each, and how many guesses find the secret."""
+    """Estimates under their headings, one line each, and how many guesses find the secret.
+
+    Of a secret of rank 1, the rank says by how many bits it is ahead of the next one.
+    """
     rows = [
         (
             name or "-",
             estimate.secret,
             exposure_text(estimate, 2, ">= "),
             "exact" if is_exact(estimate) else f"[{estimate.low:.2f}, {estimate.high:.2f}]",
-            f"{estimate.size_bits:.2f}",
-            rank_text(estimate),
+            f"{estimate.ceiling_bits:.2f}",
+            _rank_cell(estimate),
             verdict.short,
             f"{estimate.log_perplexity:.2f}",
             estimate.method,
@@ -118,3 +121,10 @@ def exposure_table(names: Sequence[str], estimates: Sequence[ExposureEstimate], 
     ]
     headings = ("canary", "secret", "exposure", "interval", "of at most", "rank", "guesses", "log-perplexity", "method")
     return text_table(headings, rows)
+
+
+def _rank_cell(estimate: ExposureEstimate) -> str:
+    if estimate.margin_bits is None:
+        return rank_text(estimate)
+    sign = "" if estimate.margin_is_bound else "+"
+    return f"{rank_text(estimate)} ({sign}{margin_text(estimate, 1, '>=')} bits)"

@@ -9,6 +9,7 @@ from lightning_exposure.measuring.attack import CanaryAttack
 from lightning_exposure.measuring.audit import CanaryAudit, audited, other_canaries
 from lightning_exposure.measuring.exposure import ExposureMonitor
 from lightning_exposure.measuring.identity import Identity
+from lightning_exposure.measuring.prior import PriorSource, UntrainedPriorWarning
 from lightning_exposure.measuring.schedule import Schedule, is_last
 from lightning_exposure.measuring.surroundings import Alone, Moment, Surroundings, Update
 from lightning_exposure.measuring.trees import CanaryTrees, ModelOf, SharedTrees, share_out
@@ -22,9 +23,11 @@ __all__ = [
     "Identity",
     "ModelOf",
     "Moment",
+    "PriorSource",
     "Schedule",
     "SharedTrees",
     "Surroundings",
+    "UntrainedPriorWarning",
     "Update",
     "audited",
     "is_last",

@@ -15,7 +15,7 @@ from lightning_exposure.report.record import Measurement
 SUMMARIES = ("max", "mean", "seconds", "cut")
 """What stands beside the ids of canaries."""
 
-OTHERS = ("canaries", "over_epochs", "references", "references_fit")
+OTHERS = ("canaries", "estimates", "over_epochs", "references", "references_fit")
 """Tables and charts beside them."""
 
 

@@ -16,6 +16,7 @@ from lightning_exposure.exposure.estimate import check_measurement
 from lightning_exposure.measuring._metrics import exposure_metrics, refuse_names_of_summaries
 from lightning_exposure.measuring._pace import Caps, Effort, Pace
 from lightning_exposure.measuring._quiet import quiet
+from lightning_exposure.measuring.prior import CanaryPrior, PriorSource
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update
 from lightning_exposure.measuring.trees import CanaryTrees
@@ -38,6 +39,9 @@ class ExposureMonitor:
         trees: Of the canaries.
         schedule: When to measure.
         method: As for `measure_exposure`, like `budget`, `samples`, `precision`, `seed` and `confidence`.
+        prior: What the exposures are measured against: a module that has not seen the secrets, the path of a
+            checkpoint, "without_adapters" (PEFT) or "before_training" (the weights when the run begins, which are kept
+            on the CPU, and in the state); None: all secrets are equally likely.
         budget: The largest number of expansions of an exact count.
         samples: The largest number of walks of an estimate.
         precision: Stop as soon as the interval of every canary is at most so many bits wide; None: do not.
@@ -76,6 +80,7 @@ class ExposureMonitor:
         schedule: Schedule,
         *,
         method: MethodName = "auto",
+        prior: PriorSource | None = None,
         budget: int = 100_000,
         samples: int = 4096,
         precision: float | None = 0.25,
@@ -90,6 +95,7 @@ class ExposureMonitor:
         whole_number("references", references, at_least=0, remedy="0 is none.")
         refuse_names_of_summaries(canary.id for canary in trees.canaries)
         self.trees = trees
+        self.prior = CanaryPrior(prior)
         self.schedule = schedule
         self.name = name
         self.history: list[Measurement] = []
@@ -113,13 +119,18 @@ class ExposureMonitor:
         """The largest share of the training time that a measurement may take."""
         return self._pace.max_share
 
-    def begin(self, around: Surroundings, *, quick: bool = False) -> None:
-        """Begin a run, with a new history unless a checkpoint has just brought one.
+    def begin(self, around: Surroundings, *, quick: bool = False, resumed: bool = False) -> None:
+        """Begin a run, with a new history unless a checkpoint has just brought one; and make the prior.
 
         Args:
             around: Where it runs.
             quick: Whether it is a trial run that should take no time.
+            resumed: Whether the weights come from a run that goes on, perhaps one that was not measured.
+
+        Raises:
+            ArgumentError: There is no prior as it was asked for.
         """
+        self.prior.build(self.trees, around, resumed=resumed or self._restored)
         if not self._restored:
             self.history, self.baseline, self.references = [], {}, {}
         self._restored, self._last_step = False, self.history[-1].step if self.history else 0
@@ -195,17 +206,20 @@ class ExposureMonitor:
         return self._metrics(before)
 
     def state_dict(self) -> dict[str, Any]:
-        """History and baseline, as plain values."""
-        return {
+        """History and baseline, as plain values; and the weights before training, if they are the prior."""
+        state: dict[str, Any] = {
             "history": [asdict(measurement) for measurement in self.history],
             "baseline": {name: estimate.to_dict() for name, estimate in self.baseline.items()},
         }
+        weights = self.prior.state_dict()
+        return state if weights is None else {**state, "prior": weights}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue a history."""
         self._restored = True
         self.history = [Measurement.from_dict(fields) for fields in state_dict["history"]]
         self.baseline = {name: ExposureEstimate(**fields) for name, fields in state_dict["baseline"].items()}
+        self.prior.load_state_dict(state_dict.get("prior"))
 
     def _measure_and_remember(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float]:
         self.history.append(self._measure(model, around, moment, "measuring exposure"))
@@ -216,8 +230,13 @@ class ExposureMonitor:
         caps = self._caps(around, last=moment.last)
         arguments = {**self._now, "method": caps.method, "samples": caps.samples, "budget": caps.budget}
         start = self.timer()
-        with quiet(model), around.status(title) as update:
-            found = self.trees.map(around, lambda tree, members: _measure_format(tree, members, arguments, update))
+        with quiet(model), self.prior.at_hand(self.trees), around.status(title) as update:
+            found = self.trees.map(
+                around,
+                lambda tree, members: _measure_format(
+                    tree, members, {**arguments, "prior": self.prior.of(tree.format)}, update
+                ),
+            )
         by_text = {estimate.secret: estimate for estimates in found.values() for estimate in estimates}
         measurement = Measurement(
             epoch=moment.epoch,
@@ -227,6 +246,7 @@ class ExposureMonitor:
             seconds=self.timer() - start,
             estimates={canary.id: by_text[canary.text] for canary in self.trees.canaries},
             cut=caps.cut,
+            prior=self.prior.source,
             **{name: arguments[name] for name in ("method", "samples", "budget", "seed", "precision")},
         )
         self._pace.done(self._effort(measurement), around.seconds())

@@ -136,6 +136,7 @@ class CanaryTrees:
 
     Attributes:
         trees: The tree of each format, once they are built.
+        context: As given.
     """
 
     def __init__(
@@ -153,7 +154,8 @@ class CanaryTrees:
         self.canaries = canaries
         self.model = model
         self.trees: dict[SecretFormat, SecretTree] = {}
-        self._context = context
+        self.context = context
+        self._module: nn.Module | None = None
         self._batch_size = whole_number("batch_size", batch_size, at_least=1)
 
     @property
@@ -166,15 +168,26 @@ class CanaryTrees:
         """How many tokens the longest secret of each format has."""
         return [self.trees[format].automaton.depth for format in self.by_format]
 
+    @property
+    def module(self) -> nn.Module:
+        """The module that is being trained, once the trees are built."""
+        assert self._module is not None, "the trees are not built yet"
+        return self._module
+
+    def pick(self, module: nn.Module) -> nn.Module | StepModel:
+        """The next-token model in a module of the kind that is trained."""
+        return module if self.model is None else self.model(module)
+
     def build(self, shared: SharedTrees, model: nn.Module, tokenizer: Tokenizer | Any) -> None:
         """Make the trees, which tries the model's forward, or find those that are made.
 
         Raises:
             ModelError: No adapter fits; the message says how to choose one.
         """
+        self._module = model
         self.trees = {
             format: shared.tree(
-                model, format, tokenizer, pick=self.model, context=self._context, batch_size=self._batch_size
+                model, format, tokenizer, pick=self.model, context=self.context, batch_size=self._batch_size
             )
             for format in self.by_format
         }

@@ -87,3 +87,18 @@ def rank_text(estimate: ExposureEstimate) -> str:
     if is_certain(estimate):
         return f"{ends.lowest:,}" if ends.lowest == ends.highest else f"{ends.lowest:,} to {ends.highest:,}"
     return f"at most {ends.highest:.3g}"
+
+
+def margin_text(estimate: ExposureEstimate, digits: int = 1, at_least: str = "≥ ") -> str:
+    """By how many bits a secret of rank 1 is ahead of the next one; "" of all others.
+
+    Exposure ends where the first guess is right. The paper goes on from there by extrapolating; this is measured.
+
+    >>> from dataclasses import replace
+    >>> first = ExposureEstimate("a", 9.6, 9.6, 9.6, "exact", 1, 3.0, 9.6, False, 0.95, 9, margin_bits=12.34)
+    >>> margin_text(first), margin_text(replace(first, margin_is_bound=True)), margin_text(replace(first, margin_bits=None))
+    ('12.3', '≥ 12.3', '')
+    """
+    if estimate.margin_bits is None:
+        return ""
+    return f"{at_least if estimate.margin_is_bound else ''}{estimate.margin_bits:.{digits}f}"

@@ -245,7 +245,7 @@ def _row(outcome: Outcome) -> list[str]:
         f"{outcome.test_loss:.3f}",
         exposure_text(e, 1, ">= "),
         interval_text(e, 1),
-        f"{e.size_bits:.1f}",
+        f"{e.ceiling_bits:.1f}",
         outcome.verdict.short,
         f"{outcome.seconds:.0f}",
     ]

@@ -40,6 +40,8 @@ class Measurement:
         seed: Of its walks.
         precision: The width at which it stops, in bits; None: it does not.
         cut: Whether the caps are lower than asked for, so that the training was not held up.
+        prior: What the exposures were measured against: "without_adapters", "before_training", the path of a
+            checkpoint or the class of a reference model; None: all secrets were equally likely.
     """
 
     epoch: int
@@ -54,12 +56,14 @@ class Measurement:
     seed: int | None = None
     precision: float | None = None
     cut: bool = False
+    prior: str | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
         """What `measure_exposure` was called with: with the same weights it gives the same estimates again.
 
-        Give it the canaries of a format together, in their order. Empty in records that do not say.
+        Give it the canaries of a format together, in their order, and the prior, if there was one. Empty in records
+        that do not say.
         """
         if self.method is None or not self.estimates:
             return {}
@@ -266,6 +270,7 @@ def _read_measurement(item: Field, canaries: CanarySet) -> Measurement:
         seed=None if item["seed"].value is None else item["seed"].as_(int),
         precision=optional_number(item["precision"], finite=True),
         cut=item["cut"].as_(bool),
+        prior=None if item["prior"].value is None else item["prior"].as_(str),
     )
 
 

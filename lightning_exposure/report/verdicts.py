@@ -290,6 +290,8 @@ def _why(estimate: ExposureEstimate | None, attack: Extraction | None) -> str:
     reasons = []
     if estimate is not None and estimate.method == "skewnormal":
         reasons.append("a skew-normal extrapolation proves nothing")
+    elif estimate is not None and estimate.prior_bits is not None and rank_ends(estimate) is None:
+        reasons.append("an interval against a prior bounds no rank")
     if attack is not None and not attack.optimal:
         number = len(attack.candidates)
         which = f"not among the {number:,} candidates" if number > 1 else "not the candidate"

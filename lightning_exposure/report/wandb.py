@@ -17,6 +17,11 @@ from lightning_exposure.report.record import Measurement, References
 from lightning_exposure.report.tables import EXTRACTION_COLUMNS, VERDICT_COLUMNS, Row
 from lightning_exposure.secrets import CanarySet
 
+ESTIMATE_COLUMNS = (
+    "canary", "bits", "low", "high", "of at most", "is a bound", "rank", "ahead of the next (bits)",
+    "ahead is a bound", "method",
+)  # fmt: skip
+
 _CHARTED = 20
 """Lines in one chart; of more canaries the most exposed are shown."""
 
@@ -77,6 +82,20 @@ def log_history(run: Any, history: Sequence[Measurement], baseline: Mapping[str,
         xs=epochs, ys=lines, keys=shown, title="Exposure of each canary: at least (bits)", xname="epoch"
     )
     run.log({f"{name}/over_epochs": chart})
+
+
+def log_estimates(run: Any, estimates: Mapping[str, ExposureEstimate], name: str) -> None:
+    """The table of what was measured last: what a line of exposures cannot tell."""
+    import wandb
+
+    rows = [
+        [
+            canary, found.bits, found.low, found.high, found.ceiling_bits, found.is_bound, float(found.rank),
+            found.margin_bits, found.margin_is_bound, found.method,
+        ]
+        for canary, found in estimates.items()
+    ]  # fmt: skip
+    run.log({f"{name}/estimates": wandb.Table(columns=list(ESTIMATE_COLUMNS), data=rows)})
 
 
 def log_references(run: Any, references: Mapping[str, References], name: str) -> None:

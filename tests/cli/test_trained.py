@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -12,10 +13,11 @@ import pytest
 import torch
 
 from lightning_exposure import CanarySet, Extraction, SecretFormat, SecretTree, extract, measure_exposure
+from lightning_exposure.cli import main
 from lightning_exposure.cli._runs import load_model
 from lightning_exposure.exposure import PoorFitWarning
 from lightning_exposure.report import RunRecord
-from tests.cli.conftest import Run
+from tests.cli.conftest import TINY, Run
 from tests.cli.test_program import assert_error
 
 
@@ -112,6 +114,60 @@ def test_measure_warns_in_one_line(run: Run, run_dir: Path, monkeypatch: pytest.
 )
 def test_measure_errors(run: Run, run_dir: Path, arguments: list[str], parts: list[str]) -> None:
     assert_error(run("measure", run_dir, *arguments), *parts)
+
+
+# ---- measure --reference -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> dict[str, Path]:
+    """Runs with other canaries: on the same text, and on one with another alphabet."""
+    folder = tmp_path_factory.mktemp("references")
+    other = folder / "other.txt"
+    other.write_text(text_file.read_text(encoding="utf-8")[:4000] + "\u00e4\u00f6\u00fc", encoding="utf-8")
+    runs = {"same": (text_file, folder / "same"), "other": (other, folder / "other")}
+    for text, path in runs.values():
+        fit = ["fit", *TINY, f"--data.text_or_path={text}", f"--run_dir={path}", "--trainer.max_epochs=1", "--seed=5"]
+        assert main(fit) == 0
+    return {name: path for name, (_, path) in runs.items()}
+
+
+@pytest.mark.parametrize("kind", ["same", "other"])
+def test_measure_against_a_reference(
+    run: Run, run_dir: Path, references: dict[str, Path], tree: SecretTree, canaries: CanarySet, kind: str
+) -> None:
+    reference = load_model(str(references[kind]), None, "cpu")
+    assert (reference.tokenizer.vocab_size == tree.tokenizer.vocab_size) == (kind == "same")
+    theirs = reference.tree(SecretFormat.pin())
+    code, out, err = run("measure", run_dir, "--reference", references[kind], "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    # -log2 of what the reference expects, renormalised among the digits: measured by hand on its own tree.
+    itself = measure_exposure(theirs, canaries.texts, prior=theirs)
+    assert [one["prior_bits"] for one in found] == pytest.approx([estimate.prior_bits for estimate in itself], abs=1e-6)
+    assert [one["rank"] for one in found] == [estimate.rank for estimate in measure_exposure(tree, canaries.texts)]
+    if kind == "same":
+        wanted = measure_exposure(tree, canaries.texts, prior=theirs)
+        assert [one["bits"] for one in found] == [estimate.bits for estimate in wanted]
+    heading, _, *rows = run("measure", run_dir, "--reference", references[kind] / "model.ckpt").out.splitlines()
+    for row, one in zip(rows, found, strict=True):
+        cells = dict(zip(re.split(r"\s{2,}", heading), re.split(r"\s{2,}", row), strict=True))
+        assert cells["of at most"] == f"{one['prior_bits']:.2f}"
+        assert cells["exposure"] == f"{one['bits']:.2f}"
+
+
+def test_measure_shows_by_how_much_the_first_is_ahead(run: Run, run_dir: Path, tree: SecretTree) -> None:
+    first, second = extract(tree, top_k=2).candidates
+    found = json.loads(run("measure", run_dir, "--json", "--secret", first.text, second.text).out)
+    assert found[0]["margin_bits"] == pytest.approx(second.bits - first.bits, abs=1e-6)
+    assert found[1]["margin_bits"] is None
+    rows = run("measure", run_dir, "--secret", first.text, second.text).out.splitlines()[2:]
+    assert f" 1 (+{second.bits - first.bits:.1f} bits) " in rows[0]
+    assert "bits)" not in rows[1]
+
+
+def test_a_reference_that_is_not_there(run: Run, run_dir: Path) -> None:
+    assert_error(run("measure", run_dir, "--reference", "nowhere"), "nowhere", "does not exist")
 
 
 # ---- files that are missing or broken ------------------------------------------------------------------------------

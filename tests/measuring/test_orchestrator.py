@@ -12,11 +12,6 @@ from torch import nn
 
 from lightning_exposure import CanarySet, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.errors import ArgumentError
-<<<<<<< HEAD
-from lightning_exposure.exposure import METHODS
-from lightning_exposure.extraction import ATTACKS
-=======
->>>>>>> w-h
 from lightning_exposure.measuring import (
     Alone,
     CanaryAttack,
@@ -225,11 +220,3 @@ class TestSchedule:
     def test_steps_out_of_range(self, given: Any) -> None:
         with pytest.raises(ArgumentError, match=r"every_n_steps is .*; expected an integer of at least 1\. None"):
             Schedule(1, given)
-<<<<<<< HEAD
-
-
-def test_the_choices_are_those_there_are() -> None:
-    assert set(get_args(Method)) == set(METHODS)
-    assert set(get_args(Algorithm)) == set(ATTACKS)
-=======
->>>>>>> w-h

@@ -9,11 +9,19 @@ from typing import NamedTuple
 from lightning_exposure._checks import refusal
 from lightning_exposure.cli._console import exposure_table, hushed, say, say_json, spinner
 from lightning_exposure.cli._runs import TrainedModel, load_model, make_format
+from lightning_exposure.cli._text_prior import TextPrior
 from lightning_exposure.cli.arguments import Parser, add_format_options, add_run_options
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure import METHODS, ExposureEstimate, measure_exposure
+from lightning_exposure.exposure import (
+    METHODS,
+    ExposureEstimate,
+    PriorProbabilities,
+    measure_exposure,
+    prior_from_model,
+)
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import SecretFormat
+from lightning_exposure.tree import SecretTree
 
 
 class _Secret(NamedTuple):
@@ -34,6 +42,12 @@ def make_parser() -> Parser:
     add_run_options(parser)
     parser.add_argument("--secret", nargs="+", metavar="TEXT", help="complete secrets to measure instead of canaries")
     add_format_options(parser)
+    parser.add_argument(
+        "--reference",
+        metavar="CHECKPOINT",
+        help="measure against the prior of this model, which has not seen the secrets: a run's model.ckpt, or the "
+        "directory of the run (default: all secrets are equally likely)",
+    )
     parser.add_argument("--method", choices=METHODS.names(), default="auto", help="how (default: %(default)s)")
     parser.add_argument(
         "--budget", type=int, default=100_000, metavar="N", help="nodes an exact count may read (default: %(default)s)"
@@ -54,13 +68,14 @@ def run(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     with hushed():
         trained = load_model(options.checkpoint, options.tokenizer, options.device)
+        reference = None if options.reference is None else load_model(options.reference, None, options.device)
         wanted = _secrets(options, trained)
         names: list[str] = []
         estimates: list[ExposureEstimate] = []
         verdicts: list[Verdict] = []
         for format_, secrets in wanted.items():
             names += [secret.name for secret in secrets]
-            found = _measure(trained, format_, secrets, options)
+            found = _measure(trained, reference, format_, secrets, options)
             estimates += found
             verdicts += [verdict_of(estimate.secret, format_.size, estimate) for estimate in found]
     if options.json:
@@ -72,9 +87,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _measure(
-    trained: TrainedModel, format: SecretFormat, secrets: Sequence[_Secret], options: Namespace
+    trained: TrainedModel,
+    reference: TrainedModel | None,
+    format: SecretFormat,
+    secrets: Sequence[_Secret],
+    options: Namespace,
 ) -> list[ExposureEstimate]:
     tree = trained.tree(format)
+    prior = None if reference is None else _prior(reference, trained, tree)
     with spinner(f"measuring {format.name}") as update:
         return measure_exposure(
             tree,
@@ -83,9 +103,16 @@ def _measure(
             options.budget,
             options.samples,
             options.seed,
+            prior=prior,
             confidence=options.confidence,
             progress=lambda expansions, *_: update(f"{expansions:,} of at most {options.budget:,} nodes read"),
         )
+
+
+def _prior(reference: TrainedModel, trained: TrainedModel, tree: SecretTree) -> SecretTree | PriorProbabilities:
+    """The reference's tree, if it spells as the model does: then both are read in step; else what it says of texts."""
+    same = reference.tokenizer == trained.tokenizer
+    return prior_from_model(reference.model, tree) if same else TextPrior(reference.tree(tree.format))
 
 
 def _secrets(options: Namespace, trained: TrainedModel) -> dict[SecretFormat, list[_Secret]]:

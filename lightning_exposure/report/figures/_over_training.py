@@ -114,7 +114,7 @@ def _draw_exposures(axes: Axes, theme: Theme, record: RunRecord, height: float) 
     tracks, names = _tracks(record), highlighted(record)
     largest = max(estimate.high for track in tracks for estimate in track.estimates)
     sizes = _sizes(record)
-    axes.set_ylim(0.0, 1.12 * max(largest, *sizes.values()))
+    axes.set_ylim(0.0, 1.12 * max(largest, 1.0, *sizes.values()))
     ends = []
     others = [track for track in tracks if track.id not in names]
     if others:
@@ -160,7 +160,9 @@ def _draw_track(axes: Axes, theme: Theme, track: _Track, style: LineStyle) -> No
 
 
 def _sizes(record: RunRecord) -> dict[str, float]:
-    """log2 |R| by the name of the format."""
+    """log2 |R| by the name of the format; none against a prior, where each secret has a largest exposure of its own."""
+    if any(estimate.prior_bits is not None for found in record.history for estimate in found.estimates.values()):
+        return {}
     return {format_.name: math.log2(format_.size) for format_ in record.canaries.by_format()}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import Candidate, Extraction
 from lightning_exposure.report._summary import listed
-from lightning_exposure.report.amounts import exposure_text, gain_text, rests_on
+from lightning_exposure.report.amounts import exposure_text, gain_text, margin_text, rests_on
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.verdicts import (
     HOLDS,
@@ -73,6 +73,41 @@ GLOSSARY = (
     ),
 )
 """Terms and what they mean."""
+
+_MARGIN = (
+    "Ahead",
+    "Of the secret of rank 1: how many bits less it costs than the next one. Exposure ends at its largest value when the "
+    "first guess is right, however sure the model is; this goes on.",
+)
+_PRIOR = (
+    "Prior",
+    "How likely each secret was before this model learned anything about it, by a reference model that has not seen it. "
+    "Exposure is then -log₂ of the prior probability of all secrets that the model holds at least as likely: a secret "
+    "that was not learned shows b bits with a probability of at most 2^-b, however common it is. The largest value is "
+    "-log₂ of its own prior probability, another one for each secret. Ranks and guesses do not depend on the prior.",
+)
+_PRIORS = {
+    "without_adapters": "the model without its adapters",
+    "before_training": "the model as it was before this training",
+}
+
+
+def prior_in_words(record: RunRecord) -> str:
+    """What the newest exposures were measured against; "" if all secrets were equally likely."""
+    prior = record.final.prior if record.final else None
+    return "" if prior is None else _PRIORS.get(prior, prior)
+
+
+def glossary(record: RunRecord) -> list[tuple[str, str]]:
+    """The terms that the page of a run uses."""
+    estimates = record.final.estimates.values() if record.final else ()
+    terms = list(GLOSSARY)
+    after_exposure = [name for name, _ in terms].index("Exposure") + 1
+    if any(estimate.margin_bits is not None for estimate in estimates):
+        terms.insert(after_exposure, _MARGIN)
+    if any(estimate.prior_bits is not None for estimate in estimates):
+        terms.insert(after_exposure, _PRIOR)
+    return terms
 
 
 @dataclass(frozen=True)
@@ -167,6 +202,8 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
     found = [("inserted secrets", f"{len(secrets):,}")]
     if len(secrets) < len(record.canaries):
         found.append(("controls", f"{len(record.canaries) - len(secrets):,}"))
+    if prior_in_words(record):
+        found.append(("prior", prior_in_words(record)))
     if record.final is not None:
         found += [("epochs", f"{record.final.epoch:,}"), ("steps", f"{record.final.step:,}")]
         for label, loss in (("training loss", record.final.train_loss), ("validation loss", record.final.val_loss)):
@@ -263,7 +300,13 @@ def _guesses_in_words(canary: Canary, estimate: ExposureEstimate) -> str:
     else:  # no more digits than a sample has, rounded to the safe side
         sure = f"with {100 * estimate.confidence:.4g}% confidence"
         guesses = f"{rounded(ends.lowest, math.floor):,} to {rounded(ends.highest, math.ceil):,} {sure}"
+    prior = "" if estimate.prior_bits is None else " against the prior"
+    ahead = (
+        ""
+        if estimate.margin_bits is None
+        else (f" It costs {margin_text(estimate, 1, 'at least ')} bits less than the next one.")
+    )
     return (
-        f"The most exposed secret is {canary.id}, with {exposure}: whoever guesses in the order of the model's "
-        f"preference comes to it with guess number {guesses}, of {canary.format.size:,} possible ones."
+        f"The most exposed secret is {canary.id}, with {exposure}{prior}: whoever guesses in the order of the model's "
+        f"preference comes to it with guess number {guesses}, of {canary.format.size:,} possible ones.{ahead}"
     )

@@ -7,7 +7,14 @@ import os
 from pathlib import Path
 
 from lightning_exposure._files import write_whole
-from lightning_exposure.report.amounts import end_text, exposure_text, interval_text, rests_on
+from lightning_exposure.report.amounts import (
+    end_text,
+    exposure_text,
+    interval_text,
+    margin_text,
+    rank_text,
+    rests_on,
+)
 from lightning_exposure.report.figures import paper as plots
 from lightning_exposure.report.pages import _contents as contents
 from lightning_exposure.report.pages._template import Picture, in_all_sizes, page_path, render_page
@@ -55,10 +62,12 @@ def render(record: RunRecord) -> str:
         foundations=contents.foundations((row.canary.id, row.estimate) for row in rows if row.estimate),
         exposure=exposure_text,
         interval=interval_text,
+        rank=rank_text,
+        margin=margin_text,
         rests_on=rests_on,
         attacks=contents.attack_rows(record),
         settings=contents.setting_rows(record.settings),
-        glossary=contents.GLOSSARY,
+        glossary=contents.glossary(record),
         duration=contents.duration,
     )
 
@@ -71,7 +80,7 @@ def pictures(record: RunRecord) -> list[Picture]:
             Picture(
                 title="Exposure over training",
                 alt=_history_in_words(record),
-                caption="Exposure of the canaries, and the losses below. Lines are drawn at the low ends: at least so "
+                caption=f"Exposure of the canaries{_against(record)}, and the losses below. Lines are drawn at the low ends: at least so "
                 "exposed; the shades reach to the high ends. Hollow marks are lower bounds. Exposure that rises while "
                 "the validation loss still falls is memorization, not overfitting.",
                 sources=in_all_sizes(
@@ -108,6 +117,11 @@ def _references_picture(record: RunRecord, name: str) -> Picture:
             )
         ),
     )
+
+
+def _against(record: RunRecord) -> str:
+    prior = contents.prior_in_words(record)
+    return f", against the prior of {prior}" if prior else ""
 
 
 def _history_in_words(record: RunRecord) -> str:
