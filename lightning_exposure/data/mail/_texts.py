@@ -11,6 +11,7 @@ _MACHINES = re.compile(
     r"^(?:no-?_?reply|do-?_?not-?_?reply|mailer-daemon|postmaster|bounces?|notifications?|alerts?|daemon|root|cron|"
     r"auto-?(?:mailer|reply|notify)?|system|newsletter|listserv|majordomo)(?:[+._-].*)?@"
 )
+_AUTOMATIC_HEADERS = ("List-Id", "List-Unsubscribe", "X-Autoreply", "X-Autorespond")
 _AUTOMATIC_SUBJECT = re.compile(
     r"^(?:out of (?:the )?office|automatic reply|auto(?:matic)?[ -]?(?:response|reply)|undeliver(?:able|ed)|"
     r"delivery (?:status notification|failure)|mail delivery (?:failed|subsystem)|returned mail|read:|accepted:|"
@@ -27,7 +28,8 @@ _FORWARDED = re.compile(
     re.IGNORECASE,
 )
 _ATTRIBUTION = re.compile(
-    r"^\s*(?:on\b.{4,120}\bwrote|.{0,80}<[^>\s]+@[^>\s]+>\s+wrote|am\b.{4,120}\bschrieb.{0,60})\s*:\s*$", re.I
+    r"^\s*(?:on\b.{4,120}\bwrote|.{0,80}<[^>\s]+@[^>\s]+>\s+wrote|am\b.{4,120}\bschrieb.{0,60})\s*:\s*$",
+    re.IGNORECASE,
 )
 _OUTLOOK = re.compile(r"^\s*\*?(?:From|Sent by|Von):\*?\s.+$")
 _OUTLOOK_NEXT = re.compile(r"^\s*\*?(?:Sent|To|Date|Subject|Cc|Gesendet|An|Betreff):\*?(?:\s.*)?$")
@@ -59,10 +61,10 @@ def body_of(message: Message) -> str:
 
 
 def own_words(text: str) -> str:
-    """A body without what was quoted or forwarded.
+    r"""A body without what was quoted or forwarded.
 
-    >>> own_words("yes\\n\\nOn Monday, Bob wrote:\\n> shall we?\\nbye")
-    'yes\\n\\nbye'
+    >>> own_words("yes\n\nOn Monday, Bob wrote:\n> shall we?\nbye")
+    'yes\n\nbye'
     """
     lines = _joined(text.split("\n"))
     kept: list[str] = []

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from email import message_from_bytes
-from email.message import EmailMessage, Message
+from email.message import Message
 from email.policy import default
 from email.utils import getaddresses
 from pathlib import Path
-from typing import Any
 
 from lightning_exposure._checks import whole_number
 from lightning_exposure.data.mail._texts import automatic, body_of, for_everyone, header, own_words
@@ -57,7 +56,7 @@ class Mail:
 def read_mail(
     path: str | os.PathLike[str], *, most_recipients: int = 20, progress: Callable[[int], None] | None = None
 ) -> Mail:
-    """Read a mailbox: an mbox file, a maildir, or a directory with one file a message, as in the Enron corpus.
+    r"""Read a mailbox: an mbox file, a maildir, or a directory with one file a message, as in the Enron corpus.
 
     Args:
         path: The file or the directory. Messages in folders below a directory are read, too.
@@ -72,11 +71,11 @@ def read_mail(
         >>> import tempfile
         >>> from pathlib import Path
         >>> file = Path(tempfile.mkdtemp(), "mail.mbox")
-        >>> _ = file.write_bytes(b"From ann\\nFrom: Ann <Ann@example.com>\\nTo: bob@example.com\\n\\nhello\\n> hi\\n")
+        >>> _ = file.write_bytes(b"From ann\nFrom: Ann <Ann@example.com>\nTo: bob@example.com\n\nhello\n> hi\n")
         >>> read_mail(file).corpora["ann@example.com"].text
-        'hello\\n'
+        'hello\n'
     """
-    most = whole_number(most_recipients, "most_recipients", minimum=1)
+    most = whole_number("most_recipients", most_recipients, at_least=1)
     bodies: dict[str, list[str]] = {}
     seen: set[tuple[str, str, str]] = set()
     left_out: Counter[str] = Counter()
@@ -95,8 +94,8 @@ def read_mail(
             progress(count)
     if not count:
         raise DataError(
-            f"path={os.fspath(path)!r}: no message in it; expected an mbox file, a maildir (with cur, new and tmp) or a "
-            "directory with one file a message. Check the path."
+            f"path={os.fspath(path)!r}: no message in it; expected an mbox file, a maildir (with cur, new and tmp) or "
+            "a directory with one file a message. Check the path."
         )
     order = sorted(bodies, key=lambda sender: -sum(map(len, bodies[sender])))
     return Mail({sender: Corpus(sender, tuple(bodies[sender])) for sender in order}, dict(left_out))
@@ -128,9 +127,12 @@ def _messages(path: Path) -> Iterator[Message]:
         return
     if not path.is_file():
         raise DataError(f"path={str(path)!r}: there is no such file or directory. Give the path of a mailbox.")
-    box = mailbox.mbox(path, factory=_parsed, create=False)
+    box = mailbox.mbox(path, create=False)
     try:
-        yield from box
+        for key in box.iterkeys():
+            # Lines of a body that begin with "From " have a mark in an mbox file.
+            content = box.get_bytes(key).replace(b"\n>From ", b"\nFrom ")
+            yield message_from_bytes(content, policy=default)
     finally:
         box.close()
 
@@ -141,14 +143,6 @@ def _in_maildir(box: mailbox.Maildir) -> Iterator[Message]:
         yield message_from_bytes(box.get_bytes(key), policy=default)
     for name in sorted(box.list_folders()):
         yield from _in_maildir(box.get_folder(name))
-
-
-def _parsed(file: Any) -> EmailMessage:
-    """A message of an mbox file, with its own lines that begin with "From " as they were."""
-    content: bytes = file.read()
-    message = message_from_bytes(content.replace(b"\n>From ", b"\nFrom "), policy=default)
-    assert isinstance(message, EmailMessage)
-    return message
 
 
 def _sender(message: Message) -> str:

@@ -87,7 +87,8 @@ _BIRTH = re.compile(
 _PLAIN_STREET = "Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Terrace|Parkway|Pkwy|Highway|Hwy"
 _OTHER_STREET = "Drive|Dr|Court|Ct|Place|Pl|Square|Sq|Way|Circle|Cir"
 _ADDRESS = re.compile(
-    r"(?<![\w.,$€£-])\d{1,5}[A-Za-z]? (?:(?:N|S|E|W|NE|NW|SE|SW)\.? )?(?:(?:[A-Z][a-z'’]+|\d{1,3}(?:st|nd|rd|th)) ){1,4}?"
+    r"(?<![\w.,$€£-])\d{1,5}[A-Za-z]? (?:(?:N|S|E|W|NE|NW|SE|SW)\.? )?"
+    r"(?:(?:[A-Z][a-z'\u2019]+|\d{1,3}(?:st|nd|rd|th)) ){1,4}?"
     rf"(?:(?P<plain>{_PLAIN_STREET})|(?P<other>{_OTHER_STREET}))\b\.?"
     r"(?P<rest>(?:,? (?:Apt|Apartment|Suite|Unit|Ste)\.? ?\w{1,6})?"
     r"(?:,\s(?:[A-Z][a-z]+ ?){1,3},? [A-Z]{2} \d{5}(?:-\d{4})?)?)"

@@ -11,10 +11,10 @@ from lightning_exposure.secrets.scanner.finding import MONTHS
 _OTHER_NUMBERS = re.compile(
     r"\b(?:order|invoice|ticket|case|part|sku|tracking|ref(?:erence)?|isbn|issn|version|serial|model|item|article|"
     r"bug|issue|pull|commit|build|batch|receipt|confirmation|transaction|shipment|product|catalogue?|catalog|"
-    r"customer|docket|policy|lot|po)\b[\s\w.:#]{0,14}$",
+    r"customer|docket|policy|lot|po)\b(?:[ \t.:#=]|\b(?:no|number|num|nr|id|code|is|was|are)\b){0,16}$",
     re.IGNORECASE,
 )
-"""Words that say that the number behind them is another one."""
+"""Words that say that the number right behind them is another one."""
 
 _CARDS = (
     (re.compile(r"4\d{12}(?:\d{3}){0,2}"), "Visa"),
@@ -25,142 +25,24 @@ _CARDS = (
     (re.compile(r"35(?:2[89]|[3-8]\d)\d{12}"), "JCB"),
     (re.compile(r"62\d{14,17}"), "UnionPay"),
 )
-_FILES = frozenset(
-    [
-        "png",
-        "jpg",
-        "jpeg",
-        "gif",
-        "svg",
-        "webp",
-        "ico",
-        "css",
-        "js",
-        "ts",
-        "py",
-        "rb",
-        "rs",
-        "go",
-        "java",
-        "html",
-        "htm",
-        "xml",
-        "json",
-        "yml",
-        "yaml",
-        "txt",
-        "pdf",
-        "zip",
-        "gz",
-        "tar",
-        "md",
-        "sh",
-    ]
-)
+_FILES = re.compile(r"png|jpe?g|gif|svg|webp|css|js|html?|xml|json|ya?ml|txt|pdf|gz|tar|java", re.IGNORECASE)
+"""How names of files end and addresses of mail do not: no country has these letters."""
+
 _PLACEHOLDER = re.compile(
     r"^[xX*.\-_#•]+$|^(?:your|my|the|some|example|changeme|placeholder|secret|password|passwd|token|none|null|nil|"
     r"true|false|undefined|required|optional|redacted|hidden|removed|string|str|todo|tbd|n/a|input|value|"
     r"xxx+)(?:$|[_\-].*)|[<>{}()$%]|\.{3}|^(?:os|self|args|config|settings|env|process|request)\.|\*{3}|\[",
     re.IGNORECASE,
 )
-_ORDINARY = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "by",
-        "can",
-        "for",
-        "from",
-        "has",
-        "have",
-        "he",
-        "her",
-        "his",
-        "how",
-        "if",
-        "in",
-        "incorrect",
-        "invalid",
-        "is",
-        "it",
-        "its",
-        "known",
-        "missing",
-        "must",
-        "never",
-        "no",
-        "not",
-        "now",
-        "of",
-        "on",
-        "only",
-        "or",
-        "our",
-        "protected",
-        "reset",
-        "same",
-        "sent",
-        "set",
-        "she",
-        "short",
-        "so",
-        "strong",
-        "such",
-        "that",
-        "the",
-        "their",
-        "then",
-        "there",
-        "they",
-        "this",
-        "to",
-        "too",
-        "unique",
-        "unknown",
-        "very",
-        "was",
-        "we",
-        "weak",
-        "what",
-        "when",
-        "which",
-        "who",
-        "will",
-        "with",
-        "wrong",
-        "you",
-        "expired",
-        "changed",
-        "enabled",
-        "disabled",
-        "empty",
-        "correct",
-        "accepted",
-        "encrypted",
-        "hashed",
-        "stored",
-        "based",
-        "less",
-        "free",
-        "manager",
-        "field",
-        "expected",
-        "prompt",
-        "policy",
-        "recovery",
-        "hash",
-        "please",
-        "again",
-        "case",
-        "sensitive",
-    ]
+_ORDINARY = re.compile(
+    r"a|an|and|are|as|at|be|been|by|can|for|from|has|have|he|her|his|how|if|in|incorrect|invalid|is|it|its|"
+    r"known|missing|must|never|no|not|now|of|on|only|or|our|protected|reset|same|sent|set|she|short|so|strong|"
+    r"such|that|the|their|then|there|they|this|to|too|unique|unknown|very|was|we|weak|what|when|which|who|will|"
+    r"with|wrong|you|expired|changed|enabled|disabled|empty|correct|accepted|encrypted|hashed|stored|based|"
+    r"less|free|manager|field|expected|prompt|policy|recovery|hash|please|again|case|sensitive",
+    re.IGNORECASE,
 )
+"""What a sentence about a password goes on with."""
 
 
 def no_other_number(before: str) -> bool:
@@ -203,7 +85,7 @@ def is_phone(text: str, region: str) -> bool:
 
 def is_email(text: str) -> bool:
     """Whether a text is an address of mail, and not the name of a file (`logo@2x.png`)."""
-    return text.rpartition(".")[2].lower() not in _FILES
+    return _FILES.fullmatch(text.rpartition(".")[2]) is None
 
 
 def is_past_date(text: str) -> bool:
@@ -238,7 +120,7 @@ def is_key(text: str) -> bool:
 
 def is_password(text: str, sign: str) -> bool:
     """Whether what stands behind "password is" or "password:" is a password, and not the rest of a sentence."""
-    if len(text) < 4 or _PLACEHOLDER.search(text) or text.lower().strip(".,;:!?'\"") in _ORDINARY:
+    if len(text) < 4 or _PLACEHOLDER.search(text) or _ORDINARY.fullmatch(text.strip(".,;:!?'\"")):
         return False
     looks_random = bool(re.search(r"\d", text)) or bool(re.search(r"[a-z][A-Z]|[^\w\s'.-]", text))
     # Behind a colon or a sign of equality a word may be a password; in a sentence it is a word.

@@ -26,7 +26,8 @@ class Finding:
         start: Where it begins in the text that was scanned.
         end: Where it ends.
         line: The number of the line that it begins in, from 1.
-        prompt: What stands before it: the words before it in its line, or behind a line break those before that.
+        prompt: What stands before it: the words before it in its line, or behind a line break those before that; no
+            other secret is a part of it.
         occurrences: How often the same secret stands in the text that was scanned, in whatever writing.
     """
 
@@ -85,13 +86,10 @@ class Finding:
         if self.format == "iban":
             return self.text[:2], self.text[2:], ""
         if self.format == "address":
-            number = re.match("[0-9]*", self.text)
-            end = self.text.find(",")
-            end = end if end > 0 else len(self.text)
-            kind = self.text.rfind(" ", 0, end)
-            assert number is not None
             # The house number and the name of the street; what kind of street it is, and the city, are no secret.
-            return "", self.text[:kind], self.text[kind:]
+            street = self.text.partition(",")[0]
+            name = street.rpartition(" ")[0]
+            return "", name, self.text[len(name) :]
         return "", self.text, ""
 
     def _class(self, character: str) -> str:

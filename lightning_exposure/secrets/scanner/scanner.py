@@ -24,7 +24,7 @@ _PROMPT = 40
 
 
 class Scanner:
-    """Finds secrets in text: by what they look like, by their check digits, and by the words before them.
+    r"""Finds secrets in text: by what they look like, by their check digits, and by the words before them.
 
     Social security numbers, card numbers, IBANs, phone numbers, addresses of mail, dates of birth, street addresses,
     API keys and passwords; and whatever fits a format of your own.
@@ -38,7 +38,7 @@ class Scanner:
         ArgumentError: An argument is out of range; it is named.
 
     Example:
-        >>> finding, = Scanner().find("Dear Ann,\\nmy card is 4111 1111 1111 1111, thanks.")
+        >>> finding, = Scanner().find("Dear Ann,\nmy card is 4111 1111 1111 1111, thanks.")
         >>> finding.format, finding.text, finding.line, finding.prompt
         ('credit-card', '4111 1111 1111 1111', 2, 'my card is ')
         >>> Scanner().find("order 4111 1111 1111 1112, version 1.2.3")
@@ -107,17 +107,22 @@ class Scanner:
         keys = [(detector.name, detector.same(text[start:end])) for start, end, detector in found]
         times = Counter(keys)
         findings = []
+        behind = 0
         for (start, end, detector), key in zip(found, keys, strict=True):
-            prompt = _prompt(text, start) if detector.given is None else detector.given.prompt
+            prompt = _prompt(text, start, behind) if detector.given is None else detector.given.prompt
+            behind = end
             line = bisect_right(breaks, start - 1) + 1 if start else 1
             finding = Finding(detector.name, text[start:end], start, end, line, prompt, times[key])
             findings.append(finding if detector.given is None else replace(finding, _given=detector.given))
         return findings
 
 
-def _prompt(text: str, start: int) -> str:
-    """The last words before a place: of its line, or of the lines before where it begins one."""
-    before = text[max(0, start - _PROMPT) : start]
+def _prompt(text: str, start: int, behind: int) -> str:
+    """The last words before a place: of its line, or of the lines before where it begins one.
+
+    What stands behind another secret does not begin before its end: a prompt is shown, and secrets are not.
+    """
+    before = text[max(0, behind, start - _PROMPT) : start]
     line = before[before.rfind("\n", 0, len(before.rstrip())) + 1 :] if before.strip() else before
     # A word that was cut at the beginning is left out.
     if len(line) == _PROMPT and start > _PROMPT and not text[start - _PROMPT - 1].isspace() and " " in line.strip():
