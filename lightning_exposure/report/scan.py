@@ -219,9 +219,16 @@ class Scan:
             cells += [exposure_text(row.estimate, 1, ">= "), interval, f"{row.estimate.ceiling_bits:.1f}"]
         cells += [leak_text(row.leak), queries_text(row.leak)]
         cells.append({None: "-", True: "yes", False: "no"}[row.extracted])
-        return [*cells, self.verdict(row) + (f": {self.trouble(row, reveal)}" if row.trouble else "")]
+        return [*cells, self.verdict(row) + (f": {self.trouble(row, reveal=reveal)}" if row.trouble else "")]
 
-    def trouble(self, row: ScannedSecret, reveal: bool) -> str:
+    def places(self, row: ScannedSecret, *, reveal: bool = False) -> list[tuple[str, int]]:
+        """Where a secret stands; a secret in the name of a text is not shown either."""
+        if reveal:
+            return list(row.places)
+        hidden = [other.text for other in self.rows if any(other.text in source for source, _ in row.places)]
+        return [(_without(source, hidden), line) for source, line in row.places]
+
+    def trouble(self, row: ScannedSecret, *, reveal: bool = False) -> str:
         """Why something could not be measured."""
         return row.trouble if reveal else Mask.words(row.trouble, row.text, row.prompt)
 
@@ -233,7 +240,7 @@ class Scan:
             "secret": row.text if reveal else MASKED,
             "prompt": row.prompt if reveal else None,
             "occurrences": row.occurrences,
-            "places": [{"text": source, "line": line} for source, line in row.places],
+            "places": [{"text": source, "line": line} for source, line in self.places(row, reveal=reveal)],
             "contexts": row.contexts,
         }
         names = ("bits", "low", "high", "is_bound", "method", "rank", "ceiling_bits", "size_bits")
@@ -243,7 +250,7 @@ class Scan:
             "extracted": row.extracted,
             "memorized": self.is_memorized(row),
             "verdict": self.verdict(row),
-            "trouble": self.trouble(row, reveal),
+            "trouble": self.trouble(row, reveal=reveal),
         }
 
     def _urgency(self, row: ScannedSecret) -> tuple[Any, ...]:
@@ -283,6 +290,12 @@ def queries_text(leak: LeakEstimate | None) -> str:
 
 def _readable(number: int) -> str:
     return f"{number:,}" if number < 10**6 else f"{float(number):.1e}"
+
+
+def _without(source: str, hidden: Sequence[str]) -> str:
+    for text in hidden:
+        source = source.replace(text, MASKED)
+    return source
 
 
 def names_of(places: Sequence[tuple[str, int]], most: int = 3) -> str:
