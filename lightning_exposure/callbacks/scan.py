@@ -194,8 +194,8 @@ def _text_of(item: Any, number: int, tokenizer: Tokenizer | Any) -> str:
     if isinstance(ids, Sequence) and all(isinstance(token, int) for token in ids):
         return str(tokenizer.decode(list(ids)))
     raise ArgumentError(
-        f"dataset_or_texts has an item of type {type(item).__name__} (number {number}); expected texts, mappings with a "
-        "field 'text', or token ids. Give the texts themselves as a list."
+        f"dataset_or_texts has an item of type {type(item).__name__} (number {number}); expected texts, mappings with "
+        "a field 'text', or token ids. Give the texts themselves as a list."
     )
 
 

@@ -54,7 +54,7 @@ def _from_huggingface(directory: Path, device: str, option: str) -> LoadedModel:
         ) from error  # fmt: skip
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-        model = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # what is broken or missing fails in as many ways as there are files
         raise ManifestError(
             f"{option} is {str(directory)!r}, which cannot be read ({type(error).__name__}: {one_line(error)[:200]}); "

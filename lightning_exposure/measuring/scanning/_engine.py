@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from lightning_exposure.adapters import StepModel
@@ -265,7 +266,7 @@ def _spelt_alike(tree: SecretTree, reference: SecretTree) -> bool:
     if list(tree.spelling.root) != list(reference.spelling.root):
         return False
     texts = tree.format.sample(min(16, tree.format.size), 0)
-    return tree.paths(texts).tolist() == reference.paths(texts).tolist()
+    return bool(np.array_equal(tree.paths(texts), reference.paths(texts)))
 
 
 def _why(error: ExposureError) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from lightning_exposure.adapters import StepModel
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure.errors import ArgumentError, ExposureError
 from lightning_exposure.exposure import weights_of_checkpoint, weights_on_cpu, with_weights, without_adapters
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.scanning._engine import scan_model
@@ -21,6 +21,8 @@ from lightning_exposure.measuring.trees import ModelOf
 from lightning_exposure.report.scan import Scan
 from lightning_exposure.secrets.scanner import Finding
 from lightning_exposure.tokenization import Tokenizer
+from lightning_exposure.tokenization.spelling import Spelling
+from lightning_exposure.tree import SecretTree
 
 ReferenceSource = nn.Module | StepModel | str | Path | Literal["before_training", "without_adapters"]
 """Where a reference comes from: a module, a checkpoint, the weights of before, or the model without its adapters."""
@@ -83,18 +85,19 @@ class ScanMonitor:
 
         Raises:
             ArgumentError: The reference cannot be made of this module.
+            ModelError: No adapter fits the model or the reference.
         """
         self.findings, self._tokenizer, self.scan, self._scanned_at = findings, tokenizer, None, -1
         if not self._restored:
             self.history, self._weights = [], None
-        if self._reference == "before_training" and self._weights is None:
-            self._weights = weights_on_cpu(module)
-        elif isinstance(self._reference, Path) or self._reference not in (None, "before_training", "without_adapters"):
-            if isinstance(self._reference, str | Path):
-                self._weights = weights_of_checkpoint(self._reference)
+        if self._reference == "before_training":
+            self._weights = weights_on_cpu(module) if self._weights is None else self._weights
+        elif isinstance(self._reference, str | Path) and self._reference != "without_adapters":
+            self._weights = weights_of_checkpoint(self._reference)
         self._restored = False
-        with quiet(module):
-            self._make_reference(module)  # what does not fit shows here, and not after the training
+        with quiet(module):  # what does not fit shows here, and not after the training
+            for model in filter(None, (self._pick(module), self._make_reference(module))):
+                self._try(model)
 
     def after_epoch(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Scan if the end of an epoch makes it due; the end of the training is left to `finish`.
@@ -143,6 +146,20 @@ class ScanMonitor:
         self.history.append({**metrics, "epoch": float(moment.epoch), "step": float(moment.step)})
         around.log(metrics, moment.step)
         return metrics
+
+    def _try(self, model: nn.Module | StepModel) -> None:
+        """Read the prompt of a secret that the tokenizer can spell.
+
+        Raises:
+            ModelError: No adapter fits the model, or it is not what it seems.
+        """
+        for finding in (finding for found in self.findings.values() for finding in found):
+            try:
+                spelling = Spelling(finding.secret_format(), self._tokenizer)
+            except ExposureError:
+                continue  # it will be a row that says so
+            SecretTree(model, spelling.format, spelling, context=self.settings.context).root()
+            return
 
     def _pick(self, module: nn.Module) -> nn.Module | StepModel:
         return module if self._model is None else self._model(module)

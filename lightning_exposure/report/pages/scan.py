@@ -21,8 +21,8 @@ _TERMS = (
     ),
     (
         "Threshold",
-        "log₂(N / alpha) for N secrets. Even if none of them was learnt, some show a few bits by chance. The probability "
-        "that any of them exceeds the threshold by chance is alpha.",
+        "log₂(N / alpha) for N secrets. Even if none of them was learnt, some show a few bits by chance. The "
+        "probability that any of them exceeds the threshold by chance is alpha.",
     ),
     (
         "Leak probability",
