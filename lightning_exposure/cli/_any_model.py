@@ -12,6 +12,8 @@ from lightning_exposure.cli._runs import CHECKPOINT, load_model
 from lightning_exposure.cli.arguments import one_line
 from lightning_exposure.errors import ManifestError, MissingFileError
 
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.*", "*.model", "*.tiktoken", "tekken.json")
+
 
 class LoadedModel(NamedTuple):
     """A model, and how it reads text."""
@@ -47,11 +49,20 @@ def load_any_model(path: str, device: str = "cpu", *, option: str = "--model") -
 def _from_huggingface(directory: Path, device: str, option: str) -> LoadedModel:
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
     except ImportError as error:
         raise refusal(
             option, str(directory), "a run of ours, because transformers is not installed",
             'Install it: pip install "lightning-exposure[hf]"',
         ) from error  # fmt: skip
+    if not any(any(directory.glob(pattern)) for pattern in _TOKENIZER_FILES):
+        # Some versions of transformers would make up an empty tokenizer.
+        raise MissingFileError(
+            f"{option} is {str(directory)!r}, which has no tokenizer; expected tokenizer.json, vocab.json or the like "
+            "beside the model. Save the tokenizer in it with save_pretrained()."
+        )
+    shows_bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # ours is enough
     try:
         tokenizer = AutoTokenizer.from_pretrained(directory, local_files_only=True)
         model: Any = AutoModelForCausalLM.from_pretrained(directory, local_files_only=True)
@@ -61,6 +72,9 @@ def _from_huggingface(directory: Path, device: str, option: str) -> LoadedModel:
             "expected config, weights and tokenizer of a causal language model. Save the model and the tokenizer in it "
             "with save_pretrained()."
         ) from error
+    finally:
+        if shows_bars:
+            logging.enable_progress_bar()
     try:
         return LoadedModel(model.to(device).eval(), tokenizer)
     except (RuntimeError, AssertionError) as error:
