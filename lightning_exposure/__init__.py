@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from lightning_exposure._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from lightning_exposure.callbacks import AuditCallback, DifferentialPrivacy, ExposureCallback, ExtractionCallback
+    from lightning_exposure.callbacks import (
+        AuditCallback,
+        DifferentialPrivacy,
+        ExposureCallback,
+        ExtractionCallback,
+        ScanCallback,
+    )
     from lightning_exposure.data import CanaryDataModule
     from lightning_exposure.exposure import ExposureEstimate, measure_exposure
     from lightning_exposure.extraction import Candidate, Extraction, extract
@@ -39,6 +45,7 @@ __all__ = [
     "Extraction",
     "ExtractionCallback",
     "LeakEstimate",
+    "ScanCallback",
     "SecretFormat",
     "SecretTree",
     "WordTokenizer",
@@ -62,6 +69,7 @@ _HOMES = {
     "Extraction": "extraction",
     "ExtractionCallback": "callbacks",
     "LeakEstimate": "leakage",
+    "ScanCallback": "callbacks",
     "SecretFormat": "secrets",
     "SecretTree": "tree",
     "WordTokenizer": "tokenization",

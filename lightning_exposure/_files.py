@@ -206,17 +206,24 @@ def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None
     write_whole(path, json.dumps(checked, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
-def write_whole(path: str | os.PathLike[str], content: str | bytes) -> None:
+def write_whole(path: str | os.PathLike[str], content: str | bytes, *, private: bool = False) -> None:
     """Write a file in one step, text in UTF-8, with the directories it needs.
 
     The content goes to a new file beside the old one, which then takes its place: a reader, or a crash, meets the old
     file or the new one and never half of it.
+
+    Args:
+        path: The file.
+        content: What it holds.
+        private: Whether nobody but its owner may read it.
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
     try:
-        with temporary.open("xb") as file:
+        mode = 0o600 if private else 0o666  # before anything is in it: nobody can read it for a moment
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0)
+        with os.fdopen(os.open(temporary, flags, mode), "wb") as file:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())

@@ -4,6 +4,7 @@ from lightning_exposure.callbacks.audit import AuditCallback, AuditWarning
 from lightning_exposure.callbacks.exposure import ExposureCallback
 from lightning_exposure.callbacks.extraction import ExtractionCallback
 from lightning_exposure.callbacks.private.differential_privacy import DifferentialPrivacy
+from lightning_exposure.callbacks.scan import ScanCallback
 from lightning_exposure.measuring import UntrainedPriorWarning, quiet
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "DifferentialPrivacy",
     "ExposureCallback",
     "ExtractionCallback",
+    "ScanCallback",
     "UntrainedPriorWarning",
     "quiet",
 ]

@@ -12,14 +12,18 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from lightning_exposure.adapters.choosing import step_model
 from lightning_exposure.adapters.protocol import StepModel
 from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.errors import ArgumentError, ManifestError
+from lightning_exposure.exposure._prior import ReferencePrior
 from lightning_exposure.tree.secret_tree import SecretTree
+from lightning_exposure.walks import DEFAULT_MEMORY
 
 Weights = Mapping[str, Tensor]
 """A state dict."""
@@ -168,3 +172,19 @@ class _WithoutAdapters:
         if name == "_model":
             raise AttributeError(name)
         return getattr(self._model, name)
+
+
+class OwnTokenizerPrior:
+    """The prior of a reference model that spells the secrets with another tokenizer than the model that is measured.
+
+    Args:
+        reference: A tree of the format with the reference model and its own tokenizer.
+    """
+
+    def __init__(self, reference: SecretTree) -> None:
+        self._reference = reference
+        self._prior = ReferencePrior(reference, reference)
+
+    def log2_probabilities(self, texts: Sequence[str], /) -> NDArray[np.float64]:
+        """log2 of the probability of each complete text, renormalised among the texts of the format."""
+        return self._prior.of_paths(self._reference.paths(texts), DEFAULT_MEMORY)

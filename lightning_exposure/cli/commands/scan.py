@@ -1,0 +1,139 @@
+"""Find the secrets in a text or a mailbox, and say which of them a model has memorized."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from lightning_exposure._files import plain, write_whole
+from lightning_exposure.cli._any_model import load_any_model
+from lightning_exposure.cli._console import hushed, progress_bar, say, say_json
+from lightning_exposure.cli._texts import KINDS, read_texts
+from lightning_exposure.cli.arguments import Parser
+from lightning_exposure.leakage import Decoder
+from lightning_exposure.measuring.scanning import Reference, ScanSettings, scan_model
+from lightning_exposure.report.pages.scan import write_scan
+from lightning_exposure.report.scan import NOT_CALIBRATED, Scan
+from lightning_exposure.secrets import Scanner, SecretFormat
+from lightning_exposure.secrets.scanner import Finding
+
+
+def make_parser() -> Parser:
+    """What can be asked for."""
+    parser = Parser(
+        "scan",
+        "Find the secrets that stand in a text or a mailbox (card and social security numbers, addresses, keys, "
+        "passwords, ...) and measure each in a model: exposure, probability of a leak, and whether an attack finds it. "
+        "The most urgent come first, and none is shown unless you ask for it.",
+    )
+    parser.add_argument(
+        "texts",
+        metavar="TEXT_OR_MAILBOX",
+        help="a text, a directory of texts, an mbox file, a maildir, or a directory with one file a message",
+    )
+    parser.add_argument(
+        "--model", required=True, metavar="PATH", help="the directory of a run, or a Hugging Face directory"
+    )
+    parser.add_argument(
+        "--reference", metavar="PATH", help="a model that has not seen the texts; without one nothing is calibrated"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--reveal", action="store_true", help="show the secrets; files are then for their owner alone")
+    parser.add_argument("--out", metavar="FILE", help="write a page (.html) or JSON (.json), too")
+    parser.add_argument(
+        "--alpha", type=float, default=0.05, metavar="P",
+        help="the probability that any secret is called memorized and is not (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--limit", type=int, metavar="N", help="measure only the N secrets that occur most often")
+    parser.add_argument("--kind", choices=KINDS, default="auto", help="what the texts are (default: %(default)s)")
+    parser.add_argument(
+        "--pattern", action="append", default=[], metavar="TEXT",
+        help="a format of your own to look for, such as 'my code is ####'; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--region", default="US", metavar="CC", help="country of phone numbers without one (default: %(default)s)"
+    )
+    _add_measurement(parser)
+    return parser
+
+
+def _add_measurement(parser: Parser) -> None:
+    group, usual = parser.add_argument_group("how it is measured"), ScanSettings()
+    group.add_argument(
+        "--budget", type=int, default=usual.budget, metavar="N",
+        help="nodes that each count, leak and search may read (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument(
+        "--samples", type=int, default=usual.samples, metavar="N", help="walks for an estimate (default: %(default)s)"
+    )
+    group.add_argument(
+        "--confidence", type=float, default=usual.confidence, metavar="P",
+        help="of all intervals together (default: %(default)s)",
+    )  # fmt: skip
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the walks (default: %(default)s)")
+    group.add_argument(
+        "--temperature", type=float, default=1.0, metavar="T", help="at which text is sampled (default: %(default)s)"
+    )
+    group.add_argument("--top_k", type=int, metavar="N", help="sampled among so many tokens (default: all)")
+    group.add_argument("--top_p", type=float, metavar="P", help="sampled among the first P of them (default: all)")
+    group.add_argument(
+        "--device", default="cpu", metavar="NAME", help="where the model runs: cpu, cuda, mps (default: %(default)s)"
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Scan, measure, and print."""
+    options = make_parser().parse_args(arguments)
+    settings = ScanSettings(
+        alpha=options.alpha, confidence=options.confidence, budget=options.budget, samples=options.samples,
+        decoder=Decoder(options.temperature, options.top_k, options.top_p), limit=options.limit, seed=options.seed,
+    )  # fmt: skip
+    with hushed():
+        found = _find(options)
+        scan = _measure(found, options, settings)
+    if options.json:
+        say_json(scan.to_dict(reveal=options.reveal))
+    else:
+        say(_in_words(scan, reveal=options.reveal))
+    if options.out is not None:
+        path = _write(scan, options.out, reveal=options.reveal)
+        if not options.json:
+            say(f"\nWritten: {path}")
+    return 0
+
+
+def _find(options: Namespace) -> dict[str, list[Finding]]:
+    """What stands in the texts, by their names."""
+    scanner = Scanner([SecretFormat(pattern) for pattern in options.pattern], region=options.region)
+    found = {}
+    with progress_bar("scanning") as update:
+        for name, text in read_texts(options.texts, options.kind, reveal=options.reveal):
+            found[name] = scanner.find(text, progress=update)
+    return found
+
+
+def _measure(found: dict[str, list[Finding]], options: Namespace, settings: ScanSettings) -> Scan:
+    loaded = load_any_model(options.model, options.device)
+    reference = None
+    if options.reference is not None:
+        reference = Reference(*load_any_model(options.reference, options.device, option="--reference"))
+    with progress_bar("measuring") as update:
+        return scan_model(found, loaded.model, loaded.tokenizer, reference, settings, progress=update)
+
+
+def _in_words(scan: Scan, *, reveal: bool) -> str:
+    parts = [scan.table(reveal=reveal)] if scan.rows else []
+    parts.append(scan.summary())
+    if not scan.calibrated:
+        parts.append(NOT_CALIBRATED[0].upper() + NOT_CALIBRATED[1:])
+    return "\n\n".join(parts)
+
+
+def _write(scan: Scan, path: str, *, reveal: bool) -> Path:
+    if Path(path).suffix == ".json":
+        content = json.dumps(plain(scan.to_dict(reveal=reveal), "scan"), ensure_ascii=False, indent=1)
+        write_whole(path, f"{content}\n", private=reveal)
+        return Path(path)
+    return write_scan(scan, path, reveal=reveal)

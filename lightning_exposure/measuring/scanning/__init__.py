@@ -1,0 +1,16 @@
+"""Secrets that nobody planted: what a model does with those that stand in its texts."""
+
+from lightning_exposure.measuring.scanning._engine import Reference, scan_model
+from lightning_exposure.measuring.scanning._found import FoundSecret, distinct_secrets
+from lightning_exposure.measuring.scanning._monitor import ReferenceSource, ScanMonitor
+from lightning_exposure.measuring.scanning._settings import ScanSettings
+
+__all__ = [
+    "FoundSecret",
+    "Reference",
+    "ReferenceSource",
+    "ScanMonitor",
+    "ScanSettings",
+    "distinct_secrets",
+    "scan_model",
+]

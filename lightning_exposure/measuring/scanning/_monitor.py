@@ -1,0 +1,206 @@
+"""`ScanMonitor`: the secrets in the texts that a model is being trained on, measured while it trains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from lightning_exposure.adapters import StepModel
+from lightning_exposure.errors import ArgumentError, ExposureError
+from lightning_exposure.exposure import weights_of_checkpoint, weights_on_cpu, with_weights, without_adapters
+from lightning_exposure.measuring._quiet import quiet
+from lightning_exposure.measuring.scanning._engine import scan_model
+from lightning_exposure.measuring.scanning._settings import ScanSettings
+from lightning_exposure.measuring.schedule import Schedule
+from lightning_exposure.measuring.surroundings import Moment, Surroundings
+from lightning_exposure.measuring.trees import ModelOf
+from lightning_exposure.report.scan import Scan
+from lightning_exposure.secrets.scanner import Finding
+from lightning_exposure.tokenization import Tokenizer
+from lightning_exposure.tokenization.spelling import Spelling
+from lightning_exposure.tree import SecretTree
+
+ReferenceSource = nn.Module | StepModel | str | Path | Literal["before_training", "without_adapters"]
+"""Where a reference comes from: a module, a checkpoint, the weights of before, or the model without its adapters."""
+
+
+class ScanMonitor:
+    """Scans a model while or after it trains, whatever trains it.
+
+    Call `begin` before the first step, `after_epoch` after each epoch, and `finish` when the training has ended.
+
+    Args:
+        schedule: When to scan.
+        settings: How to measure.
+        reference: A model that has not seen the texts; "before_training": the weights that the training began with,
+            for a model that was pretrained on other texts; "without_adapters": the model with its adapters off; the
+            path of a checkpoint of the same module; None: nothing is calibrated.
+        model: Picks the next-token model out of the module that is being trained; None: the module itself.
+        name: The first part of the metrics' names.
+
+    Attributes:
+        findings: What was found in the texts, by the names of the texts.
+        scan: The newest scan; None if there was none.
+        history: The metrics of every scan, with its epoch and step: numbers only, without any text.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        settings: ScanSettings,
+        *,
+        reference: ReferenceSource | None = None,
+        model: ModelOf | None = None,
+        name: str = "scan",
+    ) -> None:
+        if reference is not None and not isinstance(reference, nn.Module | StepModel | str | Path):
+            raise ArgumentError(
+                f"reference is {type(reference).__name__}; expected a module, the path of a checkpoint, "
+                "'before_training', 'without_adapters', or None."
+            )
+        self.schedule = schedule
+        self.settings = settings
+        self.name = name
+        self.findings: Mapping[str, Sequence[Finding]] = {}
+        self.scan: Scan | None = None
+        self.history: list[dict[str, float]] = []
+        self._reference = reference
+        self._model = model
+        self._tokenizer: Tokenizer | Any = None
+        self._weights: Mapping[str, Tensor] | None = None
+        self._scanned_at = -1
+        self._restored = False
+
+    def begin(self, module: nn.Module, tokenizer: Tokenizer | Any, findings: Mapping[str, Sequence[Finding]]) -> None:
+        """Begin a run.
+
+        Args:
+            module: The module that is being trained.
+            tokenizer: How it reads text.
+            findings: What was found in the texts, by the names of the texts.
+
+        Raises:
+            ArgumentError: The reference cannot be made of this module.
+            ModelError: No adapter fits the model or the reference.
+        """
+        self.findings, self._tokenizer, self.scan, self._scanned_at = findings, tokenizer, None, -1
+        if not self._restored:
+            self.history, self._weights = [], None
+        if self._reference == "before_training":
+            self._weights = weights_on_cpu(module) if self._weights is None else self._weights
+        elif isinstance(self._reference, str | Path) and self._reference != "without_adapters":
+            self._weights = weights_of_checkpoint(self._reference)
+        self._restored = False
+        with quiet(module):  # what does not fit shows here, and not after the training
+            for model in filter(None, (self._pick(module), self._make_reference(module))):
+                self._try(model)
+
+    def after_epoch(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
+        """Scan if the end of an epoch makes it due; the end of the training is left to `finish`.
+
+        Returns:
+            What was logged; None if nothing was measured.
+        """
+        if not self.schedule.after_epoch(moment.epoch, last=False):
+            return None
+        return self._scan(module, around, moment)
+
+    def finish(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
+        """Scan the weights that the training ended with, unless that was done.
+
+        Returns:
+            What was logged; None if nothing was measured.
+        """
+        return None if self._scanned_at == moment.step else self._scan(module, around, moment)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history, and the weights of a reference that would be lost otherwise; no text."""
+        kept = self._weights if self._reference == "before_training" else None
+        return {"history": [dict(entry) for entry in self.history], "before_training": kept}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """What `state_dict` gave."""
+        self._restored = True
+        self.history = [dict(entry) for entry in state_dict["history"]]
+        self._weights = state_dict.get("before_training")
+
+    def _scan(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float]:
+        start = time.perf_counter()
+        with quiet(module), around.status("scanning") as update:
+            self.scan = scan_model(
+                self.findings,
+                self._pick(module),
+                self._tokenizer,
+                self._make_reference(module),
+                self.settings,
+                around=around,
+                progress=lambda done, total: update(f"{done:,} of {total:,} secrets"),
+            )
+        self._scanned_at = moment.step
+        metrics = scan_metrics(self.name, self.scan)
+        metrics[f"{self.name}/seconds"] = time.perf_counter() - start
+        self.history.append({**metrics, "epoch": float(moment.epoch), "step": float(moment.step)})
+        around.log(metrics, moment.step)
+        return metrics
+
+    def _try(self, model: nn.Module | StepModel) -> None:
+        """Read the prompt of a secret that the tokenizer can spell.
+
+        Raises:
+            ModelError: No adapter fits the model, or it is not what it seems.
+        """
+        for finding in (finding for found in self.findings.values() for finding in found):
+            try:
+                spelling = Spelling(finding.secret_format(), self._tokenizer)
+            except ExposureError:
+                continue  # it will be a row that says so
+            SecretTree(model, spelling.format, spelling, context=self.settings.context).root()
+            return
+
+    def _pick(self, module: nn.Module) -> nn.Module | StepModel:
+        return module if self._model is None else self._model(module)
+
+    def _make_reference(self, module: nn.Module) -> nn.Module | StepModel | None:
+        """The reference, for as long as a scan lasts."""
+        if self._reference is None or isinstance(self._reference, nn.Module | StepModel):
+            return self._reference
+        if self._reference == "without_adapters":
+            picked = self._pick(module)
+            if not isinstance(picked, nn.Module):
+                raise ArgumentError(
+                    "reference is 'without_adapters', and model gives a StepModel; expected a module, whose adapters "
+                    "can be switched off. Give the reference itself."
+                )
+            return without_adapters(picked, context=self.settings.context)
+        assert self._weights is not None, "begin() has them"
+        return self._pick(with_weights(module, self._weights))
+
+
+def scan_metrics(name: str, scan: Scan) -> dict[str, float]:
+    """The numbers of a scan by their names; none of them says anything about a single secret's text.
+
+    >>> scan_metrics("scan", Scan((), calibrated=True, alpha=0.05, confidence=0.95))["scan/memorized"]
+    0.0
+    """
+    estimates = [row.estimate for row in scan.measured if row.estimate is not None]
+    metrics = {
+        f"{name}/secrets": float(len(scan.rows)),
+        f"{name}/failed": float(len(scan.rows) - len(estimates)),
+        f"{name}/above_threshold": float(sum(map(scan.is_above, scan.rows))),
+        f"{name}/extracted": float(sum(bool(row.extracted) for row in scan.rows)),
+        f"{name}/threshold": scan.threshold_bits,
+    }
+    if scan.calibrated:
+        metrics[f"{name}/memorized"] = float(len(scan.memorized))
+    if estimates:
+        metrics[f"{name}/exposure_max"] = max(estimate.bits for estimate in estimates)
+        metrics[f"{name}/exposure_low_max"] = max(estimate.low for estimate in estimates)
+    leaks = [row.leak for row in scan.rows if row.leak is not None]
+    if leaks:
+        metrics[f"{name}/leak_low_max"] = max(leak.low for leak in leaks)
+        metrics[f"{name}/leak_high_max"] = max(leak.high for leak in leaks)
+    return metrics
