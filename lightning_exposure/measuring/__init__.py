@@ -7,7 +7,7 @@ at its own moments. The Lightning callbacks are one such caller, and `Alone` is 
 from lightning_exposure.measuring._choices import Algorithm, Method
 from lightning_exposure.measuring._quiet import quiet, training_clock
 from lightning_exposure.measuring.attack import CanaryAttack
-from lightning_exposure.measuring.audit import CanaryAudit, audited, other_canaries
+from lightning_exposure.measuring.audit import AuditWarning, CanaryAudit, audited, other_canaries
 from lightning_exposure.measuring.exposure import ExposureMonitor
 from lightning_exposure.measuring.identity import Identity
 from lightning_exposure.measuring.schedule import Schedule, is_last
@@ -17,6 +17,7 @@ from lightning_exposure.measuring.trees import CanaryTrees, ModelOf, SharedTrees
 __all__ = [
     "Algorithm",
     "Alone",
+    "AuditWarning",
     "CanaryAttack",
     "CanaryAudit",
     "CanaryTrees",
