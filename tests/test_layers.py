@@ -41,6 +41,7 @@ LAYERS = [
     "data",
     "modules",
     "callbacks",
+    "integrations",
     "cli",
 ]
 
@@ -70,6 +71,8 @@ def run_fresh(code: str) -> str:
         ("lightning_exposure.walks", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
         ("lightning_exposure.exposure", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
         ("lightning_exposure.measuring", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
+        ("lightning_exposure.integrations", {"torch", "transformers", "lightning", "pytorch_lightning", "wandb"}),
+        ("lightning_exposure.integrations.transformers", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
     ],
 )
 def test_import_loads_nothing_heavier_than_its_layer(module: str, forbidden: set[str]) -> None:

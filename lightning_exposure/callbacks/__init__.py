@@ -1,11 +1,11 @@
 """Lightning callbacks: they orchestrate, and compute nothing themselves."""
 
-from lightning_exposure.callbacks.audit import AuditCallback, AuditWarning
+from lightning_exposure.callbacks.audit import AuditCallback
 from lightning_exposure.callbacks.exposure import ExposureCallback
 from lightning_exposure.callbacks.extraction import ExtractionCallback
 from lightning_exposure.callbacks.private.differential_privacy import DifferentialPrivacy
 from lightning_exposure.callbacks.scan import ScanCallback
-from lightning_exposure.measuring import UntrainedPriorWarning, quiet
+from lightning_exposure.measuring import AuditWarning, UntrainedPriorWarning, quiet
 
 __all__ = [
     "AuditCallback",

@@ -18,18 +18,12 @@ from lightning_exposure.callbacks._surroundings import (
     show_to_monitors,
 )
 from lightning_exposure.errors import ArgumentError, DataError, FitError
-from lightning_exposure.measuring import CanaryAudit, ModelOf, Moment, Schedule, audited, other_canaries
-from lightning_exposure.privacy.audit.audit import AuditResult, largest_provable_epsilon
+from lightning_exposure.measuring import AuditWarning, CanaryAudit, ModelOf, Moment, Schedule, audited, other_canaries
+from lightning_exposure.privacy.audit.audit import AuditResult
 from lightning_exposure.secrets import CanarySet
 from lightning_exposure.tokenization import Tokenizer
 
 _USUAL_DELTA = 1e-5
-_WORTHWHILE = 0.5
-"""An audit that cannot prove an epsilon of this, whatever happens, is not worth its time."""
-
-
-class AuditWarning(UserWarning):
-    """An audit contradicts the accountant, or is too small to be able to."""
 
 
 class AuditCallback(CanaryCallback):
@@ -204,17 +198,9 @@ class AuditCallback(CanaryCallback):
         return _USUAL_DELTA if promised is None else promised
 
     def _warn_if_small(self, delta: float) -> None:
-        count = len(self.canaries)
-        largest = largest_provable_epsilon(count, self.confidence, delta=delta, records=self.records)
-        if largest < _WORTHWHILE:
-            each = "" if self.records == 1 else f", each up to {self.records} records"
-            warnings.warn(
-                f"The audit has {count} canaries{each}: even if every guess is right, it cannot show that epsilon is "
-                f"above {largest:.2g} with a confidence of {self.confidence:g} and a delta of {delta:g}. Draw more of "
-                "them, with one repetition each: CanarySet.draw(format, repetitions=[1] * 200, holdout=0.5).",
-                AuditWarning,
-                stacklevel=2,
-            )
+        shortcoming = self._audit.shortcoming(delta)
+        if shortcoming is not None:
+            warnings.warn(shortcoming, AuditWarning, stacklevel=2)
 
     def _sound(self, trainer: Trainer) -> None:
         """After everything is logged: the alarm, if there is one."""

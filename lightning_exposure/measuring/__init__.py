@@ -6,7 +6,7 @@ at its own moments. The Lightning callbacks are one such caller, and `Alone` is 
 
 from lightning_exposure.measuring._quiet import quiet, training_clock
 from lightning_exposure.measuring.attack import CanaryAttack
-from lightning_exposure.measuring.audit import CanaryAudit, audited, other_canaries
+from lightning_exposure.measuring.audit import AuditWarning, CanaryAudit, audited, other_canaries
 from lightning_exposure.measuring.exposure import ExposureMonitor
 from lightning_exposure.measuring.identity import Identity
 from lightning_exposure.measuring.prior import PriorSource, UntrainedPriorWarning
@@ -16,6 +16,7 @@ from lightning_exposure.measuring.trees import CanaryTrees, ModelOf, SharedTrees
 
 __all__ = [
     "Alone",
+    "AuditWarning",
     "CanaryAttack",
     "CanaryAudit",
     "CanaryTrees",

@@ -15,13 +15,20 @@ from lightning_exposure.measuring.identity import fingerprint
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings
 from lightning_exposure.measuring.trees import CanaryTrees
-from lightning_exposure.privacy.audit.audit import AuditResult, audit
+from lightning_exposure.privacy.audit.audit import AuditResult, audit, largest_provable_epsilon
 from lightning_exposure.secrets import Canary, CanarySet
 from lightning_exposure.tree import SecretTree
 from lightning_exposure.walks import score, uniform_walks
 
 _REFERENCES = 256
+_WORTHWHILE = 0.5
+"""An audit that cannot prove an epsilon of this, whatever happens, is not worth its time."""
+
 _METRICS = ("epsilon_lower", "auc", "accuracy", "tpr_at_1_percent_fpr", "privacy_loss")
+
+
+class AuditWarning(UserWarning):
+    """An audit contradicts the accountant, or is too small to be able to."""
 
 
 class CanaryAudit:
@@ -69,6 +76,23 @@ class CanaryAudit:
     def records(self) -> int:
         """How many records of the training data the most repeated canary is."""
         return max(canary.repetitions for canary in self.trees.canaries)
+
+    def shortcoming(self, delta: float) -> str | None:
+        """Why an audit of so few canaries is not worth its time; None if it is.
+
+        Args:
+            delta: What the training is granted.
+        """
+        count = len(self.trees.canaries)
+        largest = largest_provable_epsilon(count, self.confidence, delta=delta, records=self.records)
+        if largest >= _WORTHWHILE:
+            return None
+        each = "" if self.records == 1 else f", each up to {self.records} records"
+        return (
+            f"The audit has {count} canaries{each}: even if every guess is right, it cannot show that epsilon is "
+            f"above {largest:.2g} with a confidence of {self.confidence:g} and a delta of {delta:g}. Draw more of "
+            "them, with one repetition each: CanarySet.draw(format, repetitions=[1] * 200, holdout=0.5)."
+        )
 
     def begin(self) -> None:
         """Forget an earlier run, unless a checkpoint has just brought it back."""

@@ -12,8 +12,8 @@ from transformers import ByT5Tokenizer
 
 import lightning_exposure
 from lightning_exposure import CanarySet, CharTokenizer, SecretFormat, WordTokenizer
-from lightning_exposure.callbacks._planted import _own_tokens
 from lightning_exposure.errors import TokenizerError
+from lightning_exposure.measuring.planted import own_tokens
 from lightning_exposure.tokenization import (
     HasBatches,
     HasCuts,
@@ -172,7 +172,7 @@ class TestATokenizerOfOnesOwn:
         spelling = Spelling(PIN, Led())
         assert spelling.root == [7, *Spelling(PIN, Pairs()).root]
         text = CanarySet.draw(PIN, repetitions=[1], seed=0)[0].text
-        read, measured = _own_tokens(spelling, text)
+        read, measured = own_tokens(spelling, text)
         assert [*read, *measured] == Pairs().encode(text)
 
 

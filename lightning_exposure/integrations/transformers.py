@@ -1,0 +1,397 @@
+"""`ExposureTrainerCallback`: the measurement, the attack, the audit and the report, in Hugging Face's Trainer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from lightning_exposure._checks import check_delta, refusal
+from lightning_exposure.exposure import ExposureEstimate, MethodName
+from lightning_exposure.extraction import Extraction
+from lightning_exposure.integrations._trainer import (
+    TrainerSurroundings,
+    at_end_of_epoch,
+    calling_handler,
+    final_moment,
+    go_first,
+    moment,
+)
+from lightning_exposure.integrations._training_data import check_planted, readable
+from lightning_exposure.measuring import (
+    AuditWarning,
+    CanaryAttack,
+    CanaryAudit,
+    CanaryTrees,
+    ExposureMonitor,
+    Identity,
+    ModelOf,
+    Moment,
+    Schedule,
+    SharedTrees,
+    audited,
+    quiet,
+)
+from lightning_exposure.privacy.audit.audit import AuditResult
+from lightning_exposure.report.pages.run import write_report
+from lightning_exposure.report.record import Measurement, References, RunRecord
+from lightning_exposure.report.tables import extraction_table, verdict_table
+from lightning_exposure.report.verdicts import Verdict
+from lightning_exposure.secrets import CanarySet
+from lightning_exposure.tokenization import Tokenizer
+
+_STATES = "lightning_exposure"
+"""Under which name the states of these callbacks are saved with the Trainer's own."""
+
+
+class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
+    """Measures the exposure of canaries while a `transformers.Trainer` trains, attacks the model and audits it.
+
+    Also for trainers that are built on it, such as TRL's `SFTTrainer`. The training is not changed in the least: the
+    weights are bit for bit what they are without this callback, and the numbers are those that the Lightning callbacks
+    give for the same weights.
+
+    They are in `trainer.state.log_history`, go to whatever the Trainer reports to, and stand in the metrics of every
+    evaluation, so that `metric_for_best_model="exposure_low/max"` and `EarlyStoppingCallback` can use them. The names
+    are those of `ExposureCallback`, `ExtractionCallback` and `AuditCallback`. A run that is resumed from a checkpoint
+    continues its history. `DifferentialPrivacy` is for Lightning only.
+
+    Args:
+        canaries: What was inserted in the training data, with `lightning_exposure.data.inject_examples`.
+        tokenizer: How the model reads text; None: the Trainer's `processing_class`.
+        every_n_epochs: Measure at the end of every so many epochs too; 0: only when the training ends.
+        every_n_steps: Measure after every so many optimizer steps too; None: not.
+        method: As for `measure_exposure`.
+        budget: The largest number of expansions of an exact count.
+        samples: The largest number of walks of an estimate.
+        precision: Stop as soon as the interval of every canary is at most so many bits wide; None: do not.
+        max_share: The largest share of the training time that a measurement may take, as in `ExposureCallback`.
+        seed: Of the walks.
+        confidence: Of the intervals, and of the audit's bound.
+        baseline: Measure before training starts, too.
+        references: How many uniformly drawn secrets are scored at the end, for the histogram of the paper.
+        name: The first part of the metrics' names.
+        model: Picks the next-token model (a module or a `StepModel`) out of the Trainer's model.
+        context: For a model without a state: how many of the last tokens it is given.
+        batch_size: The largest number of nodes the model reads at once.
+        attack: Attack the model when the training ends: True, or the arguments of `extract`, such as
+            `{"algorithm": "beam", "width": 50}`; False: not.
+        audit: Bound epsilon from below when the training ends; None: if coins were tossed for some of the canaries,
+            with `CanarySet.draw(..., holdout=0.5)`.
+        delta: What the audit grants the training.
+        report: A directory, for the record of the run and its page in HTML; None: neither is written.
+        check_data: Refuse training data that hold a canary more or less often than it says, or as other tokens than
+            are measured. Only data that are a list, a `datasets.Dataset` or made of tensors can be read.
+        verbose: Print what the attack found when the training ends.
+
+    Raises:
+        ArgumentError: An argument is out of range; it is named.
+
+    Example:
+        >>> from lightning_exposure import CanarySet, SecretFormat
+        >>> canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4, 16], seed=0)
+        >>> callback = ExposureTrainerCallback(canaries)  # Trainer(..., callbacks=[callback])
+        >>> callback.history
+        []
+    """
+
+    def __init__(
+        self,
+        canaries: CanarySet,
+        tokenizer: Tokenizer | Any | None = None,
+        *,
+        every_n_epochs: int = 1,
+        every_n_steps: int | None = None,
+        method: MethodName = "auto",
+        budget: int = 100_000,
+        samples: int = 4096,
+        precision: float | None = 0.25,
+        max_share: float | None = 0.05,
+        seed: int = 0,
+        confidence: float = 0.95,
+        baseline: bool = True,
+        references: int = 1000,
+        name: str = "exposure",
+        model: ModelOf | None = None,
+        context: int | None = None,
+        batch_size: int = 4096,
+        attack: bool | Mapping[str, Any] = True,
+        audit: bool | None = None,
+        delta: float = 1e-5,
+        report: str | os.PathLike[str] | None = None,
+        check_data: bool = True,
+        verbose: bool = True,
+    ) -> None:
+        schedule = Schedule(every_n_epochs, every_n_steps)
+        check_delta(delta, pure=True)
+        self._trees = CanaryTrees(canaries, model=model, context=context, batch_size=batch_size)
+        self._monitor = ExposureMonitor(
+            self._trees,
+            schedule,
+            method=method,
+            budget=budget,
+            samples=samples,
+            precision=precision,
+            max_share=max_share,
+            seed=seed,
+            confidence=confidence,
+            baseline=baseline,
+            references=references,
+            name=name,
+        )
+        prefix = "" if name == "exposure" else f"{name}_"
+        self._attack = _attack_of(self._trees, attack, f"{prefix}extraction")
+        self._audit: CanaryAudit | None = None
+        if audit or (audit is None and any(canary.holdout for canary in canaries)):
+            trees = CanaryTrees(audited(canaries), model=model, context=context, batch_size=batch_size)
+            self._audit = CanaryAudit(trees, Schedule(0), confidence=confidence, name=f"{prefix}audit")
+        self.canaries = canaries
+        self.tokenizer = tokenizer
+        self.name = name
+        self.delta = delta
+        self.report = report
+        self.check_data = check_data
+        self.verbose = verbose
+        self._identity = Identity.of(type(self).__name__, name, model, canaries)
+        self._steps: int | None = None
+
+    # ---- what was found -----------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> list[Measurement]:
+        """All measurements so far; a resumed run continues them."""
+        return self._monitor.history
+
+    @property
+    def baseline_estimates(self) -> dict[str, ExposureEstimate]:
+        """The estimates before training, by canary id; empty without a baseline."""
+        return self._monitor.baseline
+
+    @property
+    def scored_references(self) -> dict[str, References]:
+        """After the training: reference log-perplexities by format name."""
+        return self._monitor.references
+
+    @property
+    def extractions(self) -> dict[str, Extraction]:
+        """The attack at the end, by format name; empty without one."""
+        return {} if self._attack is None else self._attack.extractions
+
+    @property
+    def extracted(self) -> list[str]:
+        """The ids of the canaries among the candidates of the attack."""
+        return [] if self._attack is None else self._attack.extracted
+
+    @property
+    def verdicts(self) -> dict[str, Verdict]:
+        """How many guesses find each canary, by its id."""
+        return self.record().verdicts
+
+    @property
+    def result(self) -> AuditResult | None:
+        """The audit at the end; None without one."""
+        return None if self._audit is None else self._audit.result
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """How it measures, for reports."""
+        schedule = self._monitor.schedule
+        when = {"every_n_epochs": schedule.every_n_epochs, "every_n_steps": schedule.every_n_steps}
+        return {**when, **self._monitor.arguments, "max_share": self._monitor.max_share}
+
+    def record(self, **settings: Any) -> RunRecord:
+        """The run so far, as reports take it.
+
+        Args:
+            **settings: Anything else worth remembering.
+        """
+        found = {} if self.result is None else {"audit": self.result.to_dict()}
+        return RunRecord(
+            self.canaries,
+            {"exposure": self.settings, **found, **settings},
+            baseline=self.baseline_estimates,
+            history=self.history,
+            references=self.scored_references,
+            extractions=self.extractions,
+            steps=self._steps,
+        )
+
+    # ---- what the Trainer calls ---------------------------------------------------------------------------
+
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Refuse a tokenizer that cannot spell the formats as soon as there is a Trainer."""
+        shared, tokenizer = SharedTrees(), self._tokenizer(kwargs)
+        for format in self._trees.by_format:
+            shared.spelling(format, tokenizer)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
+    ) -> None:
+        """Refuse what cannot work before any training is paid for; and measure what the model already gives.
+
+        Raises:
+            TokenizerError: The tokenizer cannot spell the formats.
+            ModelError: No adapter fits the model.
+            DataError: The training data hold other canaries, or these as other tokens.
+        """
+        around = self._around(args, state, control, model, kwargs)
+        go_first(around.handler, self)
+        shared, tokenizer = SharedTrees(), self._tokenizer(kwargs)
+        with quiet(model):
+            self._check_data(shared, tokenizer, kwargs.get("train_dataloader"))
+            for trees in [self._trees, *([] if self._audit is None else [self._audit.trees])]:
+                trees.build(shared, model, tokenizer)
+        self._restore(state)
+        self._steps = None
+        self._monitor.begin(around)
+        if self._attack is not None:
+            self._attack.begin(model)
+        self._monitor.take_baseline(model, around, Moment(0, state.global_step))
+        if self._audit is not None:
+            self._audit.begin()
+            self._warn_if_small(state)
+            self._audit.take_baseline(model, around)
+        self._keep(state)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
+    ) -> None:
+        """Measure every few steps, and after the last step of an epoch: a checkpoint may be saved before it ends."""
+        around = self._around(args, state, control, model, kwargs)
+        ended = at_end_of_epoch(state)
+        now = moment(state, control, epoch_ended=ended)
+        found = self._monitor.after_step(model, around, now)
+        if ended:
+            found = self._monitor.after_epoch(model, around, now) or found
+        if found is not None:
+            self._keep(state)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
+    ) -> None:
+        """Measure an epoch that ended early."""
+        around = self._around(args, state, control, model, kwargs)
+        if self._monitor.after_epoch(model, around, moment(state, control, epoch_ended=True)) is not None:
+            self._keep(state)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Note the losses that belong to the newest measurement."""
+        losses = [(logs or {}).get(name) for name in ("loss", "eval_loss")]
+        if self._monitor.measured_at(state.global_step) and losses != [None, None]:
+            newest = self.history[-1]
+            known = (newest.train_loss, newest.val_loss)
+            self._monitor.note_losses(
+                *(old if new is None else float(new) for new, old in zip(losses, known, strict=True))
+            )
+            self._keep(state)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        """Let what decides by an evaluation find the newest exposures in it."""
+        if self._monitor.trees.trees:
+            metrics.update({f"eval_{name}": value for name, value in (self._monitor.newest_metrics() or {}).items()})
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
+    ) -> None:
+        """The weights that the Trainer ends with: measure, attack, audit and report."""
+        around, now = self._around(args, state, control, model, kwargs), final_moment(args, state)
+        self._monitor.finish(model, around, now)
+        self._steps = now.step
+        if self._attack is not None:
+            newest = self.history[-1].estimates.values()
+            self._attack.finish(model, around, now, {estimate.secret: estimate for estimate in newest})
+        if self._audit is not None:
+            self._audit.run(model, around, now, delta=self.delta, promised=None)
+        self._keep(state)
+        if self._attack is not None and self.verbose:
+            around.say(f"{extraction_table(self.extractions, self.canaries)}\n\n{verdict_table(self.verdicts)}")
+        if self.report is not None and state.is_world_process_zero:
+            record = self.record(trainer="transformers.Trainer", model=type(model).__name__)
+            record.save(self.report)
+            write_report(record, self.report)
+
+    # ---- inside -------------------------------------------------------------------------------------------
+
+    def _around(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module,
+        others: Mapping[str, Any],
+    ) -> TrainerSurroundings:
+        handler = calling_handler(sys._getframe())
+        return TrainerSurroundings(args, state, control, {"model": model, **others}, handler, self)
+
+    def _tokenizer(self, given: Mapping[str, Any]) -> Any:
+        found = given.get("processing_class") if self.tokenizer is None else self.tokenizer
+        if found is None:
+            raise refusal(
+                "tokenizer",
+                None,
+                "a tokenizer, because the Trainer has no `processing_class`",
+                "Pass the one the training data was encoded with.",
+            )
+        return getattr(found, "tokenizer", found) if self.tokenizer is None else found
+
+    def _check_data(self, shared: SharedTrees, tokenizer: Any, loader: Any) -> None:
+        dataset = getattr(loader, "dataset", None)
+        if self.check_data and readable(dataset):
+            by_format = self._trees.by_format
+            check_planted(dataset, {shared.spelling(format, tokenizer): by_format[format] for format in by_format})
+
+    def _warn_if_small(self, state: TrainerState) -> None:
+        shortcoming = None if self._audit is None else self._audit.shortcoming(self.delta)
+        if shortcoming is not None and state.is_world_process_zero:
+            warnings.warn(shortcoming, AuditWarning, stacklevel=2)
+
+    def _keep(self, state: TrainerState) -> None:
+        """Put the state where the Trainer's checkpoints have theirs.
+
+        Not as an `ExportableState`: the Trainer gives that back only if it is asked to, to a new callback that it makes
+        from JSON, and mixes up two callbacks of one class.
+        """
+        parts = {"exposure": self._monitor, "attack": self._attack, "audit": self._audit}
+        states = {name: part.state_dict() for name, part in parts.items() if part is not None}
+        state.stateful_callbacks.setdefault(_STATES, {})[self._identity.key(self.settings)] = states
+
+    def _restore(self, state: TrainerState) -> None:
+        """Continue what a checkpoint brought: a new run has none."""
+        saved = (state.stateful_callbacks or {}).get(_STATES, {})
+        own = [key for key in saved if self._identity.owns(key)]
+        key = self._identity.key(self.settings)
+        if key not in own and len(own) != 1:
+            return
+        states = saved[key if key in own else own[0]]
+        for name, part in (("exposure", self._monitor), ("attack", self._attack), ("audit", self._audit)):
+            if part is not None and name in states:
+                part.load_state_dict(states[name])
+
+
+def _attack_of(trees: CanaryTrees, asked: bool | Mapping[str, Any], name: str) -> CanaryAttack | None:
+    if isinstance(asked, bool):
+        return CanaryAttack(trees, Schedule(0), name=name) if asked else None
+    if not isinstance(asked, Mapping):
+        raise refusal("attack", asked, "True, False, or the arguments of `extract`, such as {'algorithm': 'beam'}")
+    settings = dict(asked)
+    algorithm, top_k = settings.pop("algorithm", "shortest_path"), settings.pop("top_k", None)
+    return CanaryAttack(trees, Schedule(0), algorithm, top_k=top_k, settings=settings, name=name)
