@@ -80,7 +80,7 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   exact        the exact rank of a secret among 10^9: model evaluations, time, peak memory
   estimates    errors of the estimates at ranks 1 to 10^5 of 10^6, against the exact value
   precision    what a precision of 2, 1, 0.5 and 0.25 bits costs: expansions, errors, intervals that hold the truth
-  extraction   the likeliest of 10^9 secrets with a proof; a search for what is not there: speed, peak memory
+  extraction   the most likely of 10^9 secrets with a proof; a search for what is not there: speed, peak memory
   ranking      exposure of 1,000 given scores among 10^6 given references (needs no model)
   cards        a credit card among 10^15, inserted 8 times in a training run of its own
   callback     what measuring 10 and 100 canaries after every epoch adds to a training run

@@ -35,9 +35,9 @@ class AuditWarning(UserWarning):
 class AuditCallback(CanaryCallback):
     """Bounds epsilon from below with canaries of which a fair coin left out each second one.
 
-    The canaries come from `CanarySet.draw(..., holdout=0.5)`. When the training ends, and every few epochs if asked, it
+    The canaries come from `CanarySet.draw(..., holdout=0.5)`. When training ends, and every few epochs if asked, it
     computes how well one can tell from the model which of them were in. The score of a canary is by how many bits its
-    log-perplexity fell since the training began. The training is not changed in the least.
+    log-perplexity fell since training began. The training is not changed in the least.
 
     Logged: `audit/epsilon_lower` (holds with the given confidence, by itself: many looks are many chances of error),
     `audit/auc`, `audit/accuracy`, `audit/tpr_at_1_percent_fpr`, `audit/privacy_loss`, and with an accountant beside it
@@ -51,7 +51,7 @@ class AuditCallback(CanaryCallback):
         canaries: What was inserted in the training data and what was held out. Those that no coin was tossed for take
             no part.
         tokenizer: How the module reads text; None: the datamodule's `tokenizer`.
-        every_n_epochs: Audit at the end of every so many epochs too; 0: only when the training ends.
+        every_n_epochs: Audit after every n-th epoch, and when training ends; 0: only when training ends.
         delta: What the training is granted; None: the delta of the trainer's `DifferentialPrivacy`, or 1e-5.
         confidence: Of the lower bound.
         baseline: Compare with the model before training. Without it, with what the secrets of a format cost on average.

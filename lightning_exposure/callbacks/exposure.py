@@ -24,7 +24,7 @@ from lightning_exposure.tokenization import Tokenizer
 
 
 class ExposureCallback(CanaryCallback):
-    """Measures the exposure of canaries every few epochs or steps and when the training ends, and logs it.
+    """Measures the exposure of canaries every few epochs or steps and when training ends, and logs it.
 
     Works with any LightningModule that maps token ids to logits; the module needs to know nothing of it. The training
     is not changed in the least: the weights are bit for bit what they are without this callback.
@@ -38,13 +38,13 @@ class ExposureCallback(CanaryCallback):
     Args:
         canaries: What was inserted in the training data.
         tokenizer: How the module reads text; None: the datamodule's `tokenizer`.
-        every_n_epochs: Measure at the end of every so many epochs too; 0: only when the training ends.
-        every_n_steps: Measure after every so many optimizer steps too; None: not.
+        every_n_epochs: Measure after every n-th epoch, and when training ends; 0: only when training ends.
+        every_n_steps: Measure after every n-th optimizer step, too; None: not.
         method: As for `measure_exposure`.
         budget: The largest number of expansions of an exact count.
         samples: The largest number of walks of an estimate.
-        precision: Stop as soon as the interval of every canary is at most so many bits wide; None: spend what `samples`
-            and `budget` allow.
+        precision: Stop as soon as the interval of every canary is at most this many bits wide; None: spend what
+            `samples` and `budget` allow.
         max_share: The largest share of the training time since the last measurement that a measurement may take; None:
             any. It learns how fast the model is from the measurements so far. One that is expected to take less than 5
             seconds, and the last one of a run, are never cut; where it shows only afterwards which one was the last,

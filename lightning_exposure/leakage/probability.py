@@ -52,7 +52,7 @@ def leak_probability(
         tree: The model, the format and the tokenizer.
         secrets: Complete texts of the format.
         decoder: How text is sampled.
-        edits: Texts within so many substitutions count too, each by a character that its blank allows.
+        edits: Texts within this many substitutions count too, each by a character that its blank allows.
         levenshtein: Count edits as Levenshtein does: leaving out or putting in a character is an edit, too, and any
             character of the format behind the prompt may stand anywhere behind the prompt.
         tolerance: Stop when what is still open weighs no more than this part of what was found.

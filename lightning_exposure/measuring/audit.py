@@ -28,7 +28,7 @@ class CanaryAudit:
     """Audits a model while or after it trains, whatever trains it.
 
     Call `begin` when the trees are built, `take_baseline` before the first step, `after_epoch` after each epoch, and
-    `finish` when the training has ended.
+    `finish` when training has ended.
 
     Args:
         trees: Of canaries that a fair coin was tossed for, as `audited` picks them.
@@ -82,7 +82,7 @@ class CanaryAudit:
             self.baseline = self._bits(model, around, "canaries before training")
 
     def is_due(self, moment: Moment) -> bool:
-        """Whether the end of an epoch makes it due; at the end of the training that is left to `run` itself."""
+        """Whether the end of an epoch makes it due; at the end of training that is left to `run` itself."""
         return self.schedule.after_epoch(moment.epoch, last=False)
 
     def is_done(self, moment: Moment) -> bool:
@@ -162,7 +162,7 @@ def other_canaries() -> ArgumentError:
     """What to raise when a run is resumed with other canaries than it began with."""
     return ArgumentError(
         "canaries: other texts, or others held out, than in the training that the checkpoint is from; what was "
-        "in once is in the model. Resume with the canaries that the training began with."
+        "in once is in the model. Resume with the canaries that training began with."
     )
 
 

@@ -32,7 +32,7 @@ class ExposureMonitor:
     """Measures the exposure of canaries while a model trains, whatever trains it.
 
     Call `begin` when the trees are built, `take_baseline` before the first step, `after_step` and `after_epoch` after
-    each, and `finish` when the training has ended: each measures if it is due, and leaves the model as it was.
+    each, and `finish` when training has ended: each measures if it is due, and leaves the model as it was.
 
     Args:
         trees: Of the canaries.
@@ -40,7 +40,7 @@ class ExposureMonitor:
         method: As for `measure_exposure`, like `budget`, `samples`, `precision`, `seed` and `confidence`.
         budget: The largest number of expansions of an exact count.
         samples: The largest number of walks of an estimate.
-        precision: Stop as soon as the interval of every canary is at most so many bits wide; None: do not.
+        precision: Stop as soon as the interval of every canary is at most this many bits wide; None: do not.
         max_share: The largest share of the training time since the last measurement that one may take; None: any.
         seed: Of the walks.
         confidence: Of the intervals.
@@ -158,7 +158,7 @@ class ExposureMonitor:
         return self._measure_and_remember(model, around, moment)
 
     def finish(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
-        """The weights that the training ended with, in full: nothing is held up any more. And the references.
+        """The weights that training ended with, in full: nothing is held up any more. And the references.
 
         Returns:
             What was logged; None if nothing was measured.

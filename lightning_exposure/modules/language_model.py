@@ -188,8 +188,8 @@ class LanguageModel(LanguageModelling, pl.LightningModule):
         lr: The learning rate.
         weight_decay: How strongly weights are pulled to 0.
         momentum: For "sgd" and "rmsprop".
-        scheduler: None for a constant learning rate; "cosine": down to 0 over the training; "step": times `gamma`
-            every `step_size` epochs; "linear-warmup": up over `warmup_steps` steps, then constant.
+        scheduler: None for a constant learning rate; "cosine": down to 0 over the whole training run; "step": times
+            `gamma` every `step_size` epochs; "linear-warmup": up over `warmup_steps` steps, then constant.
         warmup_steps: For "linear-warmup".
         step_size: For "step".
         gamma: For "step".

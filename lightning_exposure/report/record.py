@@ -137,7 +137,7 @@ class RunRecord:
 
     @property
     def extracted(self) -> tuple[str, ...]:
-        """The ids of the canaries that are candidates of the attack on their format, likeliest first."""
+        """The ids of the canaries that are candidates of the attack on their format, most likely first."""
         by_text = {(canary.format.name, canary.text): canary.id for canary in self.canaries}
         pairs = [
             (name, candidate.text)

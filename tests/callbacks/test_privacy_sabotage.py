@@ -161,7 +161,7 @@ def test_clipping_that_does_not_clip(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("kind", ["lstm", "transformer"])
 @pytest.mark.parametrize("settings", [{}, {"noise_multiplier": 0}, {"loss_reduction": "sum"}])
-def test_private_training_runs_pass_the_proof_at_every_step(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_private_runs_pass_the_proof_at_every_step(kind: str, settings: dict[str, Any], tmp_path: Path) -> None:
     class Summed(Module):  # type: ignore[misc, valid-type]
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
             loss: Tensor = super().training_step(batch, batch_idx)
