@@ -378,7 +378,7 @@ def test_loaders_that_cannot_be_woven_are_named() -> None:
 
     with pytest.raises(DataError, match="its dataset NoLength has no __len__"):
         wrapped(DataLoader(NoLength(), sampler=[1])).train_dataloader()
-    with pytest.raises(DataError, match="batch_sampler: Endless has no __len__"):
+    with pytest.raises(DataError, match="batch_sampler is Endless, which has no __len__"):
         wrapped(DataLoader(Numbers(5), batch_sampler=Endless())).train_dataloader()
     with pytest.raises(DataError, match="Mine has an __iter__ of its own over an iterable dataset"):
         wrapped(Mine(NumberStream(5))).train_dataloader()
