@@ -376,11 +376,11 @@ def test_loaders_that_cannot_be_woven_are_named() -> None:
         def __iter__(self) -> Any:
             return super().__iter__()
 
-    with pytest.raises(DataError, match="its dataset NoLength has no __len__"):
+    with pytest.raises(DataError, match="the dataset NoLength, which has no __len__"):
         wrapped(DataLoader(NoLength(), sampler=[1])).train_dataloader()
     with pytest.raises(DataError, match="batch_sampler is Endless, which has no __len__"):
         wrapped(DataLoader(Numbers(5), batch_sampler=Endless())).train_dataloader()
-    with pytest.raises(DataError, match="Mine has an __iter__ of its own over an iterable dataset"):
+    with pytest.raises(DataError, match="Mine, which has an __iter__ of its own over an iterable dataset"):
         wrapped(Mine(NumberStream(5))).train_dataloader()
 
 
