@@ -122,7 +122,7 @@ class AuditCallback(CanaryCallback):
     @property
     def baseline_bits(self) -> dict[str, float]:
         """The log-perplexities before training, by canary id; empty without a baseline."""
-        return self._audit.baseline
+        return self._audit.baseline_bits
 
     @property
     def records(self) -> int:

@@ -41,7 +41,7 @@ class CanaryAudit:
     Attributes:
         result: The newest audit.
         alarm: Whether it contradicts what was promised.
-        baseline: The log-perplexities before training, by canary id.
+        baseline_bits: The log-perplexities before training, by canary id.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class CanaryAudit:
         self.name = name
         self.result: AuditResult | None = None
         self.alarm = False
-        self.baseline: dict[str, float] = {}
+        self.baseline_bits: dict[str, float] = {}
         self._takes_baseline = baseline
         self._restored = False
         self._audited_at = -1
@@ -73,13 +73,13 @@ class CanaryAudit:
     def begin(self) -> None:
         """Forget an earlier run, unless a checkpoint has just brought it back."""
         if not self._restored:
-            self.result, self.alarm, self.baseline = None, False, {}
+            self.result, self.alarm, self.baseline_bits = None, False, {}
         self._restored, self._audited_at = False, -1
 
     def take_baseline(self, model: nn.Module, around: Surroundings) -> None:
         """What the canaries cost before training, unless it is known from before a resumption."""
-        if self._takes_baseline and not self.baseline:
-            self.baseline = self._bits(model, around, "canaries before training")
+        if self._takes_baseline and not self.baseline_bits:
+            self.baseline_bits = self._bits(model, around, "canaries before training")
 
     def is_due(self, moment: Moment) -> bool:
         """Whether the end of an epoch makes it due; at the end of training that is left to `run` itself."""
@@ -124,7 +124,7 @@ class CanaryAudit:
         """The baseline and the newest audit, as plain values."""
         return {
             "canaries": fingerprint(self.trees.canaries),
-            "baseline": dict(self.baseline),
+            "baseline": dict(self.baseline_bits),
             "result": None if self.result is None else self.result.to_dict(),
             "alarm": self.alarm,
         }
@@ -139,7 +139,7 @@ class CanaryAudit:
             raise other_canaries()
         self._restored = True
         result = state_dict["result"]
-        self.baseline = dict(state_dict["baseline"])
+        self.baseline_bits = dict(state_dict["baseline"])
         self.result = None if result is None else AuditResult.from_dict(result)
         self.alarm = state_dict["alarm"]
 
@@ -147,7 +147,7 @@ class CanaryAudit:
         """How much each canary speaks for having been in; computed without regard to whether it was."""
         if self._takes_baseline:
             now = self._bits(model, around, "audit")
-            return {name: self.baseline[name] - bits for name, bits in now.items()}
+            return {name: self.baseline_bits[name] - bits for name, bits in now.items()}
         with quiet(model), around.status("audit"):
             found = self.trees.map(around, _bits_below_average)
         return {name: bits for part in found.values() for name, bits in part.items()}

@@ -50,8 +50,8 @@ class ExposureMonitor:
 
     Attributes:
         history: All measurements so far.
-        baseline: The estimates before training, by canary id.
-        references: At the end: reference log-perplexities by format name.
+        baseline_estimates: The estimates before training, by canary id.
+        scored_references: At the end: reference log-perplexities by format name.
         timer: Tells how long a measurement took.
 
     Example:
@@ -93,8 +93,8 @@ class ExposureMonitor:
         self.schedule = schedule
         self.name = name
         self.history: list[Measurement] = []
-        self.baseline: dict[str, ExposureEstimate] = {}
-        self.references: dict[str, References] = {}
+        self.baseline_estimates: dict[str, ExposureEstimate] = {}
+        self.scored_references: dict[str, References] = {}
         self.timer: Callable[[], float] = time.perf_counter
         self.arguments: dict[str, Any] = {
             "method": method, "budget": budget, "samples": samples, "precision": precision, "seed": seed,
@@ -121,7 +121,7 @@ class ExposureMonitor:
             quick: Whether it is a trial run that should take no time.
         """
         if not self._restored:
-            self.history, self.baseline, self.references = [], {}, {}
+            self.history, self.baseline_estimates, self.scored_references = [], {}, {}
         self._restored, self._last_step = False, self.history[-1].step if self.history else 0
         self._has_cut = False
         self._now = dict(self.arguments)
@@ -132,9 +132,9 @@ class ExposureMonitor:
 
     def take_baseline(self, model: nn.Module, around: Surroundings, moment: Moment) -> None:
         """What an untrained or pretrained model already gives, unless it is known from before a resumption."""
-        if self._takes_baseline and not self.baseline:
+        if self._takes_baseline and not self.baseline_estimates:
             moment = replace(moment, last=False)
-            self.baseline = self._measure(model, around, moment, "exposure before training").estimates
+            self.baseline_estimates = self._measure(model, around, moment, "exposure before training").estimates
 
     def after_step(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Measure if a step makes it due.
@@ -174,7 +174,7 @@ class ExposureMonitor:
         if self._reference_count:
             with quiet(model), around.status("scoring references"):
                 found = self.trees.map(around, self._score_references)
-            self.references = {format.name: references for format, references in found.items()}
+            self.scored_references = {format.name: references for format, references in found.items()}
         return metrics
 
     def measured_at(self, step: int) -> bool:
@@ -189,23 +189,25 @@ class ExposureMonitor:
         """The newest numbers; as long as there is only the baseline, those; None if there are none at all."""
         if self.history:
             return self._metrics(self.history[-1])
-        if not self.baseline:
+        if not self.baseline_estimates:
             return None
-        before = Measurement(epoch=0, step=0, train_loss=None, val_loss=None, seconds=0.0, estimates=self.baseline)
+        before = Measurement(
+            epoch=0, step=0, train_loss=None, val_loss=None, seconds=0.0, estimates=self.baseline_estimates
+        )
         return self._metrics(before)
 
     def state_dict(self) -> dict[str, Any]:
         """History and baseline, as plain values."""
         return {
             "history": [asdict(measurement) for measurement in self.history],
-            "baseline": {name: estimate.to_dict() for name, estimate in self.baseline.items()},
+            "baseline": {name: estimate.to_dict() for name, estimate in self.baseline_estimates.items()},
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue a history."""
         self._restored = True
         self.history = [Measurement.from_dict(fields) for fields in state_dict["history"]]
-        self.baseline = {name: ExposureEstimate(**fields) for name, fields in state_dict["baseline"].items()}
+        self.baseline_estimates = {name: ExposureEstimate(**fields) for name, fields in state_dict["baseline"].items()}
 
     def _measure_and_remember(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float]:
         self.history.append(self._measure(model, around, moment, "measuring exposure"))
@@ -253,7 +255,7 @@ class ExposureMonitor:
         return metrics
 
     def _metrics(self, measurement: Measurement) -> dict[str, float]:
-        metrics = exposure_metrics(self.name, measurement, self.baseline)
+        metrics = exposure_metrics(self.name, measurement, self.baseline_estimates)
         return {**metrics, f"{self.name}/cut": float(measurement.cut)} if self._has_cut else metrics
 
     def _effort(self, measurement: Measurement) -> Effort:
