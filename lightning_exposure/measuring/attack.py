@@ -23,16 +23,16 @@ _LEAST = {"budget": 100, "width": 2, "samples": 20}
 
 
 class CanaryAttack:
-    """Attacks a model while or after it trains, whatever trains it.
+    """Attacks a model during or after training, in any training loop.
 
     Call `begin` when the trees are built, `after_epoch` after each epoch, and `finish` when training has ended.
 
     Args:
-        trees: Of the canaries.
+        trees: The trees of the canaries.
         schedule: When to attack.
         algorithm: As for `extract`.
         top_k: How many candidates per format; None: as many as the format has canaries.
-        settings: Of the algorithm, as for `extract`.
+        settings: Settings of the algorithm, as for `extract`.
         name: The first part of the metrics' names.
 
     Attributes:

@@ -25,7 +25,7 @@ _METRICS = ("epsilon_lower", "auc", "accuracy", "tpr_at_1_percent_fpr", "privacy
 
 
 class CanaryAudit:
-    """Audits a model while or after it trains, whatever trains it.
+    """Audits a model during or after training, in any training loop.
 
     Call `begin` when the trees are built, `take_baseline` before the first step, `after_epoch` after each epoch, and
     `finish` when training has ended.
@@ -33,7 +33,7 @@ class CanaryAudit:
     Args:
         trees: Of canaries that a fair coin was tossed for, as `audited` picks them.
         schedule: When to audit.
-        confidence: Of the lower bound.
+        confidence: The confidence level of the lower bound.
         baseline: Whether to compare with the model before training. Otherwise with what the secrets of a format cost
             on average.
         name: The first part of the metrics' names.

@@ -29,21 +29,21 @@ _QUICK = {"budget": 1000, "samples": 64}
 
 
 class ExposureMonitor:
-    """Measures the exposure of canaries while a model trains, whatever trains it.
+    """Measures the exposure of canaries during training, in any training loop.
 
     Call `begin` when the trees are built, `take_baseline` before the first step, `after_step` and `after_epoch` after
     each, and `finish` when training has ended: each measures if it is due, and leaves the model as it was.
 
     Args:
-        trees: Of the canaries.
+        trees: The trees of the canaries.
         schedule: When to measure.
         method: As for `measure_exposure`, like `budget`, `samples`, `precision`, `seed` and `confidence`.
         budget: The largest number of expansions of an exact count.
         samples: The largest number of walks of an estimate.
         precision: Stop as soon as the interval of every canary is at most this many bits wide; None: do not.
         max_share: The largest share of the training time since the last measurement that one may take; None: any.
-        seed: Of the walks.
-        confidence: Of the intervals.
+        seed: The random seed of the walks.
+        confidence: The confidence level of the intervals.
         baseline: Whether to measure before training, too.
         references: How many uniformly drawn secrets are scored at the end.
         name: The first part of the metrics' names.
@@ -52,7 +52,7 @@ class ExposureMonitor:
         history: All measurements so far.
         baseline_estimates: The estimates before training, by canary id.
         scored_references: At the end: reference log-perplexities by format name.
-        timer: Tells how long a measurement took.
+        timer: The clock that measurements are timed with.
 
     Example:
         >>> import torch

@@ -13,7 +13,7 @@ class Schedule:
 
     Attributes:
         every_n_epochs: After every n-th epoch, and when training ends; 0: only when training ends.
-        every_n_steps: After every n-th optimizer step, too; None: not.
+        every_n_steps: After every n-th optimizer step, too; None: never.
 
     Raises:
         ArgumentError: One of them is out of range.
@@ -70,7 +70,7 @@ def is_last(
         steps: How many steps were taken.
         max_steps: After how many training ends; -1: never.
         epoch_ended: Whether this is the end of an epoch.
-        stopping: Whether somebody has asked the training to stop.
+        stopping: Whether the Trainer was asked to stop.
 
     Example:
         >>> [is_last(epochs=n, max_epochs=5, steps=9, max_steps=-1, epoch_ended=True) for n in (4, 5)]

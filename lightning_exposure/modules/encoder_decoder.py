@@ -50,7 +50,7 @@ class EncoderDecoderNetwork(nn.Module):
         embedding_size: Size of a token's vector.
         attention: Whether the decoder looks back at the source. Without it, it knows of the source only what the
             encoder's last state holds.
-        dropout: The part of the units dropped before, between and after the layers in training.
+        dropout: The fraction of units dropped before, between and after the layers in training.
         padding_id: The token that fills up shorter sources.
 
     Example:
@@ -221,12 +221,12 @@ class EncoderDecoder(Translating, pl.LightningModule):
         num_layers: How many layers, in either LSTM.
         embedding_size: Size of a token's vector.
         attention: Whether the decoder looks back at the source.
-        dropout: The part of the units dropped in training.
+        dropout: The fraction of units dropped in training.
         padding_id: The token that fills up shorter rows.
         start_id: The token that the decoder reads first.
         optimizer: "rmsprop", "adam", "adamw", "sgd", "adagrad", "adadelta", "nadam" or "radam".
         lr: The learning rate.
-        weight_decay: How strongly weights are pulled to 0.
+        weight_decay: The weight decay.
         momentum: For "sgd" and "rmsprop".
         scheduler: None for a constant learning rate; "cosine", "step" or "linear-warmup" as for `LanguageModel`.
         warmup_steps: For "linear-warmup".

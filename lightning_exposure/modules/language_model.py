@@ -138,14 +138,14 @@ class LanguageModel(LanguageModelling, pl.LightningModule):
         hidden_size: Units or channels per layer.
         num_layers: How many layers.
         embedding_size: Size of a token's vector; a Transformer's is `hidden_size`.
-        dropout: The part of the units dropped in training.
+        dropout: The fraction of units dropped in training.
         num_heads: For the Transformer: how many attention heads; they divide `hidden_size`.
         max_length: For the Transformer: the longest sequence it can read.
         positions: For the Transformer: "learned" or "sinusoidal".
         kernel_size: For CNN and WaveNet: how many steps a layer looks at.
         optimizer: "rmsprop", "adam", "adamw", "sgd", "adagrad", "adadelta", "nadam" or "radam".
         lr: The learning rate.
-        weight_decay: How strongly weights are pulled to 0.
+        weight_decay: The weight decay.
         momentum: For "sgd" and "rmsprop".
         scheduler: None for a constant learning rate; "cosine": down to 0 over the whole training run; "step": times
             `gamma` every `step_size` epochs; "linear-warmup": up over `warmup_steps` steps, then constant.

@@ -37,9 +37,9 @@ class Measurement:
         method: What `measure_exposure` was asked for; None in records that do not say.
         samples: The cap on its walks.
         budget: The cap on its expansions.
-        seed: Of its walks.
+        seed: The random seed of its walks.
         precision: The width at which it stops, in bits; None: it does not.
-        cut: Whether the caps are lower than asked for, so that the training was not held up.
+        cut: Whether the caps are lower than asked for, so as not to slow down training.
     """
 
     epoch: int

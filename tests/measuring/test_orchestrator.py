@@ -92,7 +92,8 @@ class TestALoopWrittenByHand:
             by_hand = measure_exposure(tree, [canary.text for canary in canaries], precision=0.25)
             assert [last.estimates[canary.id] for canary in canaries] == by_hand
             assert run.attack.extractions[format.name].candidates == extract(tree).candidates
-        assert {name: len(found.costs) for name, found in run.monitor.scored_references.items()} == {"pin": 20, "key": 20}
+        references = run.monitor.scored_references
+        assert {name: len(found.costs) for name, found in references.items()} == {"pin": 20, "key": 20}
 
     def test_what_is_logged_and_when(self, run: Run) -> None:
         steps = [measurement.step for measurement in run.monitor.history]
