@@ -135,7 +135,9 @@ def test_dropping_the_last_batch_never_drops_a_canary(size: int, stream: bool) -
 @pytest.mark.parametrize("dataset", [Numbers(3), NumberStream(3)])
 def test_canaries_that_cannot_be_kept_are_an_error(dataset: Any) -> None:
     loader = wrapped(DataLoader(dataset, batch_size=9, drop_last=True)).train_dataloader()
-    with pytest.raises(DataError, match="drop_last=True: 3 examples and 11 canaries fill 9 places in batches of 9"):
+    with pytest.raises(
+        DataError, match="drop_last is True, and 3 examples and 11 canaries fill 9 places in batches of 9"
+    ):
         list(loader)
 
 

@@ -97,5 +97,8 @@ def test_ledger() -> None:
     assert ledger.without([(2, ["a"])])[2] == {"a": 1, "b": 0}
     assert ledger[2] == {"a": 2, "b": 0}
     assert repr(ledger) == "Ledger({0: {'a': 0, 'b': 1}, 2: {'a': 2, 'b': 0}})"
-    with pytest.raises(ArgumentError, match=r"state=\['c'\]: canaries of another experiment; expected \['a', 'b'\]"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"state is \['c'\]; expected counts of \['a', 'b'\]\. It counts canaries of another experiment",
+    ):
         ledger.load_state_dict({"0": {"c": 1}})
