@@ -91,7 +91,7 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   exact        the exact rank of a secret among 10^9: model evaluations, time, peak memory
   estimates    errors of the estimates at ranks 1 to 10^5 of 10^6, against the exact value
   precision    what a precision of 2, 1, 0.5 and 0.25 bits costs: expansions, errors, intervals that hold the truth
-  extraction   the likeliest of 10^9 secrets with a proof; a search for what is not there: speed, peak memory
+  extraction   the most likely of 10^9 secrets with a proof; a search for what is not there: speed, peak memory
   leakage      how likely each canary is to leak, one bit wide: expansions against samples
   ranking      exposure of 1,000 given scores among 10^6 given references (needs no model)
   scanning     100,000 lines with 1,000 secrets in them: how long it takes to find them (needs no model)

@@ -34,7 +34,7 @@ def _memorized(subject: Subject, repeats: int) -> list[Row]:
     )
     (estimate,) = measure_exposure(tree, [found.candidates[0].text], "exact")
     inner_nodes = sum(10**level for level in range(subject.recipe.digits))
-    what = f"the likeliest of {tree.size:,} secrets"
+    what = f"the most likely of {tree.size:,} secrets"
     is_canary = found.candidates[0].text in subject.canaries.texts
     full_size = tree.size == 10**9
     return [

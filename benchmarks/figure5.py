@@ -26,7 +26,7 @@ def points(recipe: Recipe = _RECIPE, *, every: int = 20, budget: int = _BUDGET) 
             return
         tree = subject.tree(recipe.digits)
         (estimate,) = measure_exposure(tree, [subject.canaries[0].text], budget=budget)
-        if estimate.method not in ("exact", "counted"):  # too many are likelier: the search would not come to it
+        if estimate.method not in ("exact", "counted"):  # too many are more likely: the search would not come to it
             found.append((estimate.bits, budget, False))
             return
         attack = extract(tree, top_k=int(estimate.rank), budget=budget, largest_batch=64)

@@ -163,6 +163,7 @@ def test_long_values_are_cut_short_in_messages() -> None:
 
 OLD_STYLE = re.compile(
     r'f"[\w.() ]*=\{[^{}]*\}(:| is given)'  # f"name={value!r}: expected ..."
+    r'|"\w+=\w+: '
     r'|"\w+: expected '
     r'|expected [^"]*, got '
 )
@@ -175,6 +176,7 @@ OLD_STYLE = re.compile(
         'raise ArgumentError(f"method={method!r} is given; expected one of these.")',
         'f"text={text!r}: it is too long; expected a shorter one."',
         'raise ScoreError("scores: expected a list")',
+        'f"drop_last=True: a canary would be dropped."',
         'f"{name} expected a list of numbers, got {scores!r}."',
     ],
 )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def sharpened(module: nn.Module, seed: int, scale: float = 3.0, *, dtype: torch.dtype = torch.float64) -> Any:
-    """The module with random weights that are large enough to make some strings much likelier than others."""
+    """The module with random weights that are large enough to make some strings much more likely than others."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():

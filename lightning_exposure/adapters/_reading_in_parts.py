@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lightning_exposure.adapters._differences import SameLogits, comparable, difference, eps_of
-from lightning_exposure.adapters.protocol import device_of
+from lightning_exposure.adapters.protocol import StepModel, device_of
 from lightning_exposure.adapters.states import ModelState
 
 _CARRIED = 0.25
@@ -26,29 +26,8 @@ More will do, and where a model gives no others, those of the last token alone.
 """
 
 
-class ReadsOn(Protocol):
-    """What is tried: the steps of a `StepModel`, and a look at what its states hold."""
-
-    @property
-    def module(self) -> nn.Module:
-        """The module that reads."""
-        ...
-
-    def start(self, tokens: Sequence[int], /) -> tuple[Tensor, ModelState]:
-        """Read a prompt."""
-        ...
-
-    def step(self, state: ModelState, tokens: Tensor, /) -> tuple[Tensor, ModelState]:
-        """Read one more token in each row."""
-        ...
-
-    def select(self, state: ModelState, rows: Tensor, /) -> ModelState:
-        """Some of the rows."""
-        ...
-
-    def concatenate(self, states: Sequence[ModelState], /) -> ModelState:
-        """Several batches of rows as one."""
-        ...
+class ReadsOn(StepModel, Protocol):
+    """What is tried: a `StepModel`, and a look at what its states hold."""
 
     def contents(self, state: ModelState, /) -> Iterator[Tensor]:
         """All that the state of one row carries, tensor by tensor."""

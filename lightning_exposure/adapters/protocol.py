@@ -126,7 +126,7 @@ _EXPECTED = (
 
 
 def _tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors in an output that may be the logits, the likeliest first."""
+    """The tensors in an output that may be the logits, the most likely first."""
     if isinstance(output, Tensor):
         if output.dim() > 0:  # a loss has no dimensions
             yield output

@@ -47,7 +47,7 @@ def say(trainer: Trainer, text: str) -> None:
         return
     with suppress(Exception):
         bar = _enabled_bar(trainer)
-        # TQDM's bar prints nothing at all while it has no line on the screen: before the training, and behind it.
+        # TQDM's bar prints nothing at all while it has no line on the screen: before training, and behind it.
         if bar is not None and (getattr(bar, "progress", None) is not None or _tqdm_line(bar) is not None):
             bar.print(text)
             return
@@ -77,7 +77,7 @@ class _Line:
             return
         try:
             self._set(text)
-        except Exception:  # whatever a bar does, the training goes on
+        except Exception:  # whatever a bar does, training goes on
             self._set = None
 
     def hide(self) -> None:
@@ -99,7 +99,7 @@ class _Line:
         self._restore = lambda: line.set_description(before)
 
     def _use_own(self) -> None:
-        """TQDM's bar has no line before the training and none behind it, when the longest attacks run."""
+        """TQDM's bar has no line before training and none behind it, when the longest attacks run."""
         line = tqdm(file=sys.stdout, bar_format="{desc}", leave=False, dynamic_ncols=True)
         self._set = lambda text: line.set_description_str(text)
         self._restore = line.close

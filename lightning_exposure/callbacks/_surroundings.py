@@ -100,7 +100,7 @@ def show_to_monitors(pl_module: LightningModule, metrics: Mapping[str, float]) -
 
 
 def show_at_the_end(trainer: Trainer, metrics: Mapping[str, float]) -> None:
-    """The same when the training has ended, and nothing can be logged through the module any more."""
+    """The same when training has ended, and nothing can be logged through the module any more."""
     trainer.callback_metrics.update({name: torch.tensor(value) for name, value in metrics.items()})
 
 

@@ -27,11 +27,11 @@ _USUAL_DELTA = 1e-5
 
 
 class AuditCallback(CanaryCallback):
-    """Bounds epsilon from below with canaries of which a fair coin left out each second one.
+    """Bounds epsilon from below with canaries, about half of which were held out by fair coins.
 
-    The canaries come from `CanarySet.draw(..., holdout=0.5)`. When the training ends, and every few epochs if asked, it
+    The canaries come from `CanarySet.draw(..., holdout=0.5)`. When training ends, and every few epochs if asked, it
     computes how well one can tell from the model which of them were in. The score of a canary is by how many bits its
-    log-perplexity fell since the training began. The training is not changed in the least.
+    log-perplexity fell since training began. The training run itself is not affected.
 
     Logged: `audit/epsilon_lower` (holds with the given confidence, by itself: many looks are many chances of error),
     `audit/auc`, `audit/accuracy`, `audit/tpr_at_1_percent_fpr`, `audit/privacy_loss`, and with an accountant beside it
@@ -45,13 +45,13 @@ class AuditCallback(CanaryCallback):
         canaries: What was inserted in the training data and what was held out. Those that no coin was tossed for take
             no part.
         tokenizer: How the module reads text; None: the datamodule's `tokenizer`.
-        every_n_epochs: Audit at the end of every so many epochs too; 0: only when the training ends.
-        delta: What the training is granted; None: the delta of the trainer's `DifferentialPrivacy`, or 1e-5.
-        confidence: Of the lower bound.
+        every_n_epochs: Audit after every n-th epoch, and when training ends; 0: only when training ends.
+        delta: The delta of the bound; None: that of the trainer's `DifferentialPrivacy`, or 1e-5.
+        confidence: The confidence level of the lower bound.
         baseline: Compare with the model before training. Without it, with what the secrets of a format cost on average.
         raise_on_alarm: Raise a `FitError` after an alarm.
         name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`; two
-            that are alike in everything need two names.
+            with equal arguments need different names.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
@@ -116,7 +116,7 @@ class AuditCallback(CanaryCallback):
     @property
     def baseline_bits(self) -> dict[str, float]:
         """The log-perplexities before training, by canary id; empty without a baseline."""
-        return self._audit.baseline
+        return self._audit.baseline_bits
 
     @property
     def records(self) -> int:

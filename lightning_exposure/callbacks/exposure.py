@@ -24,22 +24,22 @@ from lightning_exposure.tokenization import Tokenizer
 
 
 class ExposureCallback(CanaryCallback):
-    """Measures the exposure of canaries every few epochs or steps and when the training ends, and logs it.
+    """Measures the exposure of canaries every few epochs or steps and when training ends, and logs it.
 
     Works with any LightningModule that maps token ids to logits; the module needs to know nothing of it. The training
-    is not changed in the least: the weights are bit for bit what they are without this callback.
+    run is not affected: the weights are bit for bit what they are without this callback.
 
     Logged through the module, so that `EarlyStopping` and `ModelCheckpoint` can monitor them: `exposure/<canary id>`,
     `exposure_low/<canary id>`, `exposure_high/<canary id>`, `exposure/max`, `exposure/mean`, `exposure_low/max`,
     `exposure/seconds`, and, beside what the model gave before it was trained, `exposure_gain/<canary id>`,
-    `exposure_gain/mean`. What decides something should monitor `exposure_low/max`, the largest exposure that is certain
-    at the given confidence: a point may jump with the sample.
+    `exposure_gain/mean`. For decisions, monitor `exposure_low/max`, the largest lower end of the intervals: point
+    estimates vary with the sample.
 
     Args:
         canaries: What was inserted in the training data.
         tokenizer: How the module reads text; None: the datamodule's `tokenizer`.
-        every_n_epochs: Measure at the end of every so many epochs too; 0: only when the training ends.
-        every_n_steps: Measure after every so many optimizer steps too; None: not.
+        every_n_epochs: Measure after every n-th epoch, and when training ends; 0: only when training ends.
+        every_n_steps: Measure after every n-th optimizer step, too; None: never.
         method: As for `measure_exposure`.
         prior: What exposure is measured against, where secrets are not equally likely (birthdays, area codes): a module
             that has not seen the secrets; the path of a checkpoint of this module, from before it saw them;
@@ -49,19 +49,19 @@ class ExposureCallback(CanaryCallback):
             `UntrainedPriorWarning`. Numbers keep their names. None: all secrets are equally likely.
         budget: The largest number of expansions of an exact count.
         samples: The largest number of walks of an estimate.
-        precision: Stop as soon as the interval of every canary is at most so many bits wide; None: spend what `samples`
-            and `budget` allow.
+        precision: Stop as soon as the interval of every canary is at most this many bits wide; None: spend what
+            `samples` and `budget` allow.
         max_share: The largest share of the training time since the last measurement that a measurement may take; None:
             any. It learns how fast the model is from the measurements so far. One that is expected to take less than 5
             seconds, and the last one of a run, are never cut; where it shows only afterwards which one was the last,
-            that one is measured again in full. A cut one has smaller caps, which `history` says: its numbers are as
-            true, with wider intervals. It is announced once, and `exposure/cut` is logged from then on.
-        seed: Of the walks.
-        confidence: Of the intervals.
+            that one is measured again in full. A cut one has smaller caps, recorded in `history`: its numbers are as
+            valid, with wider intervals. It is announced once, and `exposure/cut` is logged from then on.
+        seed: The random seed of the walks.
+        confidence: The confidence level of the intervals.
         baseline: Measure before training starts, too.
         references: How many uniformly drawn secrets are scored when the fit ends, for the histogram of the paper.
         name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`; two
-            that are alike in everything need two names.
+            with equal arguments need different names.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
@@ -133,12 +133,12 @@ class ExposureCallback(CanaryCallback):
     @property
     def baseline_estimates(self) -> dict[str, ExposureEstimate]:
         """The estimates before training, by canary id; empty without a baseline."""
-        return self._monitor.baseline
+        return self._monitor.baseline_estimates
 
     @property
     def scored_references(self) -> dict[str, References]:
         """After the fit: reference log-perplexities by format name."""
-        return self._monitor.references
+        return self._monitor.scored_references
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from lightning_exposure.tokenization import Tokenizer
 
 
 class ExtractionCallback(CanaryCallback):
-    """Attacks the model at the end of the training: one attack per format of the canaries.
+    """Attacks the model at the end of training: one attack per format of the canaries.
 
     Logs a table of what was found, its bits, whether it is a canary, whether it is proven to be the best there is, and
     the number of expansions; a table of how many guesses find each canary; and the numbers `extraction/extracted`
@@ -43,14 +43,14 @@ class ExtractionCallback(CanaryCallback):
         tokenizer: How the module reads text; None: the datamodule's `tokenizer`.
         algorithm: As for `extract`.
         top_k: How many candidates per format; None: as many as the format has canaries.
-        every_n_epochs: Attack at the end of every so many epochs too; 0: only when the training ends.
+        every_n_epochs: Attack after every n-th epoch, and when training ends; 0: only when training ends.
         name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`; two
-            that are alike in everything need two names.
+            with equal arguments need different names.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
         verbose: Print the table when the fit ends.
-        **settings: Of the algorithm, as for `extract`; a `budget` counts expansions.
+        **settings: Settings of the algorithm, as for `extract`; a `budget` counts expansions.
 
     Attributes:
         extractions: The newest attack, by format name.

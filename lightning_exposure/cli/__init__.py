@@ -79,7 +79,7 @@ def _top_level_parser() -> Parser:
     parser = Parser(
         None,
         "Measure how much a language model has memorized its secrets, and try to extract them.",
-        epilog=f"'{PROGRAM} COMMAND --help' tells the options of a command. To begin: {PROGRAM} demo",
+        epilog=f"'{PROGRAM} COMMAND --help' shows the options of a command. To get started: {PROGRAM} demo",
     )
     parser.add_argument(
         IMPORT,

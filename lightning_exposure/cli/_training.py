@@ -36,7 +36,7 @@ class Run:
     """All that a training run is made of.
 
     Attributes:
-        directory: Where it leaves its files; made when the training begins.
+        directory: Where it leaves its files; made when training begins.
         canaries: What is planted.
         data: The text; already set up, so that what is wrong with it shows before anything is written.
         model: What is trained.
@@ -86,7 +86,7 @@ class Run:
 
     def _begin(self) -> None:
         for format_ in self.canaries.by_format():
-            # What would fail when the training begins had better fail while there is no directory yet.
+            # What would fail when training begins had better fail while there is no directory yet.
             SecretTree(self.model, format_, self.data.tokenizer)
         say(f"Run directory: {self.directory}")
         self.directory.mkdir(parents=True, exist_ok=True)

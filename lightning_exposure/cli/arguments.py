@@ -34,7 +34,7 @@ def add_format_options(parser: argparse.ArgumentParser) -> None:
 
     names = ", ".join(NAMED_FORMATS.names())
     group = parser.add_mutually_exclusive_group()
-    group.add_argument("--format", metavar="NAME", help=f"instead of those of the canaries, one of {names}")
+    group.add_argument("--format", metavar="NAME", help=f"a built-in format instead of those of the canaries: {names}")
     group.add_argument(
         "--pattern",
         metavar="TEXT",

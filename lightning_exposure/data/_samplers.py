@@ -156,8 +156,8 @@ class WovenBatches(Sampler[list[Any]]):
         """Weave into a batch sampler; DataError if it has no length."""
         if not hasattr(batches, "__len__"):
             raise DataError(
-                f"batch_sampler: {type(batches).__name__} has no __len__; expected one that says how many batches it "
-                "has, because the places of the canaries are drawn among them."
+                f"batch_sampler is {type(batches).__name__}, which has no __len__; expected one that says how many "
+                "batches it has, because the places of the canaries are drawn among them. Add it."
             )
         self.batches = batches
         self.sampler = sampler

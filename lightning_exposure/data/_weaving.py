@@ -67,8 +67,9 @@ def weave(
     usable = total - (offset + total) % batch_size
     if usable < len(extra):
         raise DataError(
-            f"drop_last=True: {length} examples and {len(extra)} canaries fill {max(usable, 0)} places in batches of "
-            f"{batch_size}, so a canary would be dropped. Use drop_last=False, smaller batches or fewer repetitions."
+            f"drop_last is True, and {length} examples and {len(extra)} canaries fill {max(usable, 0)} places in "
+            f"batches of {batch_size}; expected at least as many places as canaries, or one would be dropped. Use "
+            "drop_last=False, smaller batches or fewer repetitions."
         )
     places = set(generator.sample(range(usable), len(extra)))
     return _merge(iter(stream), places, iter(extra))

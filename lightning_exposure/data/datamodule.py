@@ -256,7 +256,7 @@ class CanaryDataModule:
         examples = []
         for number, canary in enumerate(self.canaries):
             try:
-                # A callback may look at the examples before the training does, and must not change it by that.
+                # A callback may look at the examples before training does, and must not change it by that.
                 with seeded(self._seed + number):
                     examples.append(self._encode(canary.text))
             except Exception as error:

@@ -126,8 +126,8 @@ def _kept_whole(placed: Sequence[_Placed], gaps: Sequence[int], windows: Windows
             gap += 1
         else:
             raise DataError(
-                f"whole_canaries=True: no place is left for canary {canary.id!r} in windows of {size} tokens; use a "
-                "longer window, a longer text or fewer repetitions."
+                f"whole_canaries is True, and no place is left for canary {canary.id!r} in windows of {size} tokens; "
+                "expected one. Use a longer window, a longer text or fewer repetitions."
             )
         moved.append(canary._replace(position=gaps[gap]))
     return moved

@@ -168,7 +168,7 @@ class TextData(_Base):
         windows = WindowDataset(torch.tensor(self.tokenizer.encode(text)), self.hparams["window"])
         if not len(windows):
             raise DataError(
-                f"text_or_path: its {part} part has {len(windows.ids)} tokens; expected more than "
+                f"text_or_path has a {part} part of {len(windows.ids)} tokens; expected more than "
                 f"window={self.hparams['window']}. Give a longer text, a shorter window or another val_fraction."
             )
         return windows

@@ -37,8 +37,8 @@ class Case(ABC):
         expansions: How many nodes were read so far.
         budget: The largest number of expansions of an exact count.
         samples: The largest number of walks of an estimate.
-        seed: Of the walks.
-        confidence: Of the intervals.
+        seed: The random seed of the walks.
+        confidence: The confidence level of the intervals.
     """
 
     secrets: list[str]

@@ -1,4 +1,4 @@
-"""A prior on the secrets of a format: how likely each was before anything was learnt about it.
+"""A prior on the secrets of a format: how likely each was before anything was learned about it.
 
 It comes from a reference model that reads in step with the model, or from an object that knows the probabilities of
 texts. No prior at all is the uniform one, which is a case of its own: see `Case`.

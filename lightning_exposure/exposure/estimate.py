@@ -49,15 +49,15 @@ def measure_exposure(
             drawn uniformly, or from the prior. "skewnormal": the paper's extrapolation.
         budget: The largest number of expansions of an exact count.
         samples: How many walks an estimate takes at most.
-        seed: Of the walks.
-        prior: How likely the secrets were before anything was learnt about them: a tree of the same format and
+        seed: The random seed of the walks.
+        prior: How likely the secrets were before anything was learned about them: a tree of the same format and
             tokenizer with a reference model that has not seen them, or an object with `log2_probabilities(texts)`.
             Exposure is then -log2 of the prior probability of all secrets that cost at most as much, so that a secret
-            drawn from the prior that was not learnt shows b bits with a probability of at most 2^-b. None: all
+            drawn from the prior that was not learned shows b bits with a probability of at most 2^-b. None: all
             secrets were equally likely.
-        precision: Stop as soon as the interval of every secret is at most so many bits wide; None: spend what
+        precision: Stop as soon as the interval of every secret is at most this many bits wide; None: spend what
             `samples` and `budget` allow.
-        confidence: Of the intervals.
+        confidence: The confidence level of the intervals.
         memory: The limit for model states, in bytes.
         progress: Called during an exact count with the expansions so far, the open nodes, and the bits of the cheapest
             secret so far.

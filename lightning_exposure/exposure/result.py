@@ -21,8 +21,8 @@ class ExposureEstimate:
         log_perplexity: What the secret costs, in bits.
         size_bits: log2 |R|, the largest possible exposure without a prior.
         is_bound: Whether `bits` is only a lower bound: nothing in the sample was as cheap as the secret, or the prior
-            holds it impossible.
-        confidence: Of the interval.
+            gives it probability 0.
+        confidence: The confidence level of the interval.
         expansions: How many nodes the model read for this answer and the others that share its walks.
         ks_statistic: Skew-normal only: Kolmogorov-Smirnov distance of the fit.
         ks_pvalue: Skew-normal only: its p-value.

@@ -113,8 +113,8 @@ def measure_tied_exposure(
             extrapolation from such a sample. "auto": "exact" if the budget suffices, otherwise "sampling".
         budget: The largest number of pairs an exact count may score.
         samples: How many pairs an estimate scores.
-        seed: Of the sample.
-        confidence: Of the intervals.
+        seed: The random seed of the sample.
+        confidence: The confidence level of the intervals.
         start: The token that targets begin with; None: what the model says.
         batch_size: How many pairs the model reads at once.
 

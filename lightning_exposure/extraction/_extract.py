@@ -38,13 +38,13 @@ def extract(
               `seconds`, `largest_batch`, `stop` ("proof", or "paper" for the rule of the paper).
             - "brute_force": every secret there is. Settings: `budget` (expansions, default none).
             - "beam": level by level, keeping the best. Settings: `width` (default 100).
-            - "sampling": let the model speak. Settings: `samples` (walks, default 10,000), `temperature` (default 1),
-              `seed`, `target` (a secret: which walk comes to it first).
+            - "sampling": draw texts from the model. Settings: `samples` (walks, default 10,000), `temperature` (default
+              1), `seed`, `target` (a secret: which walk reaches it first).
         top_k: How many candidates.
         known: The prompt and the first characters of the secret, if the attacker knows them.
         memory: The limit for model states and open nodes, in bytes.
         progress: Called with expansions so far, open nodes, and the cost of the best secret so far.
-        **settings: Of the algorithm.
+        **settings: Settings of the algorithm.
 
     Raises:
         ArgumentError: An unknown algorithm, a setting it does not have, or a value out of range.

@@ -17,7 +17,7 @@ CERTAIN = "the tree was counted: it holds every secret once"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A secret that an attack came up with.
+    """A secret that an attack found.
 
     Attributes:
         text: The whole text, prompt included.
@@ -44,7 +44,7 @@ class Extraction:
         seconds: How long it took.
         algorithm: Which attack.
         settings: What it was called with.
-        walks_until_target: Sampling with a target only: which walk came to it first; None if none did.
+        walks_until_target: Sampling with a target only: which walk reached it first; None if none did.
         rests_on: What `optimal` rests on, in a sentence: a proof is about the secrets that are in the tree, so that it
             matters how it is known that all of them are. Empty if nothing is proven.
     """

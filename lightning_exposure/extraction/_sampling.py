@@ -34,8 +34,8 @@ def sampling(
         tree: The model, the format and the tokenizer.
         top_k: How many candidates.
         samples: How many texts to draw.
-        temperature: Of the model's distribution.
-        seed: Of the draws.
+        temperature: The sampling temperature.
+        seed: The random seed.
         target: A secret: report which draw generates it first.
         memory: The limit for model states, in bytes.
         progress: Called after each batch of draws.

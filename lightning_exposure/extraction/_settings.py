@@ -23,7 +23,7 @@ class AttackSetting:
     Attributes:
         name: What it is called.
         kind: The type that its argument is annotated with, None left out; that of its default if it is not annotated.
-        default: What it is if nobody says anything.
+        default: The value if none is given.
         optional: Whether None is a value.
         help: What the attack's docstring says about it; empty if it says nothing.
     """

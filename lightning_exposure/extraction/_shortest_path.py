@@ -27,7 +27,7 @@ def shortest_path(
         budget: How many expansions at most.
         seconds: How much time at most.
         largest_batch: How many nodes to expand at once at most.
-        stop: When to stop: with a proof, or by the rule of the paper.
+        stop: When to stop: once it is proven that nothing is more likely, or by the rule of the paper.
         memory: The limit for model states and open nodes, in bytes.
         progress: Called after each batch.
     """

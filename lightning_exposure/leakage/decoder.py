@@ -43,8 +43,8 @@ class Decoder:
 
     Args:
         temperature: What logits are divided by.
-        top_k: Only so many of the likeliest tokens are kept, and those as likely as the last of them; None: all.
-        top_p: Only the likeliest tokens that together have at least this probability are kept; None: all.
+        top_k: Only this many of the most likely tokens are kept, and those as likely as the last of them; None: all.
+        top_p: Only the most likely tokens that together have at least this probability are kept; None: all.
 
     Raises:
         ArgumentError: One of them is out of range.
@@ -118,7 +118,7 @@ class Decoder:
         sure, perhaps = np.where(cut.sure, weights, 0.0), np.where(cut.perhaps, weights, 0.0)
         least, most = sure.sum(), sure.sum() + perhaps.sum()
         low = sure / most
-        # A token that may be kept is likeliest where no other such token is.
+        # A token that may be kept is most likely where no other such token is.
         high = np.where(cut.perhaps, perhaps / np.where(perhaps > 0.0, least + perhaps, 1.0), 0.0)
         if least > 0.0:
             high += sure / least
@@ -149,7 +149,7 @@ def _keep_nucleus(scores: Floats, weights: Floats, before: _Cut, top_p: float, r
     above = np.maximum(sure[maybe_above] + perhaps[maybe_above] - own, 0.0)
     most = above / np.maximum(sure[0] + perhaps[maybe_above], np.finfo(np.float64).tiny)
     is_first = len(scores) - maybe_above <= (1 if rounding > 0.0 else 0)
-    kept = (most + slack < top_p) | is_first  # the likeliest token is always kept
+    kept = (most + slack < top_p) | is_first  # the most likely token is always kept
     gone = (least - slack >= top_p) & (surely_above < len(scores))
     return _Cut(before.sure & kept, (before.sure | before.perhaps) & ~kept & ~gone)
 

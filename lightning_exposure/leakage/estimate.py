@@ -42,9 +42,9 @@ class LeakEstimate:
         share: What a decoder that is constrained to the format writes of it: the product of the probabilities of the
             tokens, each renormalised among those that the format allows.
         expansions: How many nodes the model read.
-        near_misses: Other texts within `edits` edits, the likeliest first; those that the walk has come to.
+        near_misses: Other texts within `edits` edits, the most likely first; those that the walk has come to.
         decoder: How the model was taken to be sampled.
-        edits: Texts within so many edits of the secret count too.
+        edits: Texts within this many edits of the secret count too.
         verbatim: Between what the probability of the secret itself lies, without any edit.
     """
 
@@ -80,7 +80,7 @@ class LeakEstimate:
         return _samples(self.high, probability), _samples(self.low, probability) if self.low > 0.0 else None
 
     def table(self, limit: int = 20) -> str:
-        """The secret and its near misses, the likeliest first: what differs is in brackets.
+        """The secret and its near misses, the most likely first: what differs is in brackets.
 
         Args:
             limit: How many rows at most.

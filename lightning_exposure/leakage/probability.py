@@ -52,7 +52,7 @@ def leak_probability(
         tree: The model, the format and the tokenizer.
         secrets: Complete texts of the format.
         decoder: How text is sampled.
-        edits: Texts within so many substitutions count too, each by a character that its blank allows.
+        edits: Texts within this many substitutions count too, each by a character that its blank allows.
         prompt: What the model is given; None: what stands before the first blank, or what the tree was told to start
             with. Or a beginning of that: to a tokenizer of subwords a space at the end is a token that training may
             never have seen there, and a model says more without it.

@@ -23,16 +23,16 @@ _LEAST = {"budget": 100, "width": 2, "samples": 20}
 
 
 class CanaryAttack:
-    """Attacks a model while or after it trains, whatever trains it.
+    """Attacks a model during or after training, in any training loop.
 
-    Call `begin` when the trees are built, `after_epoch` after each epoch, and `finish` when the training has ended.
+    Call `begin` when the trees are built, `after_epoch` after each epoch, and `finish` when training has ended.
 
     Args:
-        trees: Of the canaries.
+        trees: The trees of the canaries.
         schedule: When to attack.
         algorithm: As for `extract`.
         top_k: How many candidates per format; None: as many as the format has canaries.
-        settings: Of the algorithm, as for `extract`.
+        settings: Settings of the algorithm, as for `extract`.
         name: The first part of the metrics' names.
 
     Attributes:
@@ -90,7 +90,7 @@ class CanaryAttack:
         }
 
     def begin(self, model: nn.Module, *, quick: bool = False) -> None:
-        """Rehearse: a setting out of range shows in the smallest attack, and not after the training.
+        """Rehearse: a setting out of range shows in the smallest attack, and not after training.
 
         Args:
             model: The module that is being trained.
@@ -110,7 +110,7 @@ class CanaryAttack:
     def after_epoch(
         self, model: nn.Module, around: Surroundings, moment: Moment, estimates: Mapping[str, ExposureEstimate]
     ) -> dict[str, float] | None:
-        """Attack if the end of an epoch makes it due; at the end of the training that is left to `finish`.
+        """Attack if the end of an epoch makes it due; at the end of training that is left to `finish`.
 
         Args:
             model: The module that is being trained.
@@ -130,7 +130,7 @@ class CanaryAttack:
     def finish(
         self, model: nn.Module, around: Surroundings, moment: Moment, estimates: Mapping[str, ExposureEstimate]
     ) -> dict[str, float]:
-        """Attack the weights that the training ended with, unless that was done; takes what `after_epoch` takes.
+        """Attack the weights that training ended with, unless that was done; takes what `after_epoch` takes.
 
         Returns:
             What was logged.

@@ -32,15 +32,15 @@ class AuditWarning(UserWarning):
 
 
 class CanaryAudit:
-    """Audits a model while or after it trains, whatever trains it.
+    """Audits a model during or after training, in any training loop.
 
     Call `begin` when the trees are built, `take_baseline` before the first step, `after_epoch` after each epoch, and
-    `finish` when the training has ended.
+    `finish` when training has ended.
 
     Args:
         trees: Of canaries that a fair coin was tossed for, as `audited` picks them.
         schedule: When to audit.
-        confidence: Of the lower bound.
+        confidence: The confidence level of the lower bound.
         baseline: Whether to compare with the model before training. Otherwise with what the secrets of a format cost
             on average.
         name: The first part of the metrics' names.
@@ -48,7 +48,7 @@ class CanaryAudit:
     Attributes:
         result: The newest audit.
         alarm: Whether it contradicts what was promised.
-        baseline: The log-perplexities before training, by canary id.
+        baseline_bits: The log-perplexities before training, by canary id.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CanaryAudit:
         self.name = name
         self.result: AuditResult | None = None
         self.alarm = False
-        self.baseline: dict[str, float] = {}
+        self.baseline_bits: dict[str, float] = {}
         self._takes_baseline = baseline
         self._restored = False
         self._audited_at = -1
@@ -97,16 +97,16 @@ class CanaryAudit:
     def begin(self) -> None:
         """Forget an earlier run, unless a checkpoint has just brought it back."""
         if not self._restored:
-            self.result, self.alarm, self.baseline = None, False, {}
+            self.result, self.alarm, self.baseline_bits = None, False, {}
         self._restored, self._audited_at = False, -1
 
     def take_baseline(self, model: nn.Module, around: Surroundings) -> None:
         """What the canaries cost before training, unless it is known from before a resumption."""
-        if self._takes_baseline and not self.baseline:
-            self.baseline = self._bits(model, around, "canaries before training")
+        if self._takes_baseline and not self.baseline_bits:
+            self.baseline_bits = self._bits(model, around, "canaries before training")
 
     def is_due(self, moment: Moment) -> bool:
-        """Whether the end of an epoch makes it due; at the end of the training that is left to `run` itself."""
+        """Whether the end of an epoch makes it due; at the end of training that is left to `run` itself."""
         return self.schedule.after_epoch(moment.epoch, last=False)
 
     def is_done(self, moment: Moment) -> bool:
@@ -148,7 +148,7 @@ class CanaryAudit:
         """The baseline and the newest audit, as plain values."""
         return {
             "canaries": fingerprint(self.trees.canaries),
-            "baseline": dict(self.baseline),
+            "baseline": dict(self.baseline_bits),
             "result": None if self.result is None else self.result.to_dict(),
             "alarm": self.alarm,
         }
@@ -163,7 +163,7 @@ class CanaryAudit:
             raise other_canaries()
         self._restored = True
         result = state_dict["result"]
-        self.baseline = dict(state_dict["baseline"])
+        self.baseline_bits = dict(state_dict["baseline"])
         self.result = None if result is None else AuditResult.from_dict(result)
         self.alarm = state_dict["alarm"]
 
@@ -171,7 +171,7 @@ class CanaryAudit:
         """How much each canary speaks for having been in; computed without regard to whether it was."""
         if self._takes_baseline:
             now = self._bits(model, around, "audit")
-            return {name: self.baseline[name] - bits for name, bits in now.items()}
+            return {name: self.baseline_bits[name] - bits for name, bits in now.items()}
         with quiet(model), around.status("audit"):
             found = self.trees.map(around, _bits_below_average)
         return {name: bits for part in found.values() for name, bits in part.items()}
@@ -186,7 +186,7 @@ def other_canaries() -> ArgumentError:
     """What to raise when a run is resumed with other canaries than it began with."""
     return ArgumentError(
         "canaries: other texts, or others held out, than in the training that the checkpoint is from; what was "
-        "in once is in the model. Resume with the canaries that the training began with."
+        "in once is in the model. Resume with the canaries that training began with."
     )
 
 

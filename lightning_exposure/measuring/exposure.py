@@ -30,13 +30,13 @@ _QUICK = {"budget": 1000, "samples": 64}
 
 
 class ExposureMonitor:
-    """Measures the exposure of canaries while a model trains, whatever trains it.
+    """Measures the exposure of canaries during training, in any training loop.
 
     Call `begin` when the trees are built, `take_baseline` before the first step, `after_step` and `after_epoch` after
-    each, and `finish` when the training has ended: each measures if it is due, and leaves the model as it was.
+    each, and `finish` when training has ended: each measures if it is due, and leaves the model as it was.
 
     Args:
-        trees: Of the canaries.
+        trees: The trees of the canaries.
         schedule: When to measure.
         method: As for `measure_exposure`, like `budget`, `samples`, `precision`, `seed` and `confidence`.
         prior: What the exposures are measured against: a module that has not seen the secrets, the path of a
@@ -44,19 +44,19 @@ class ExposureMonitor:
             on the CPU, and in the state); None: all secrets are equally likely.
         budget: The largest number of expansions of an exact count.
         samples: The largest number of walks of an estimate.
-        precision: Stop as soon as the interval of every canary is at most so many bits wide; None: do not.
+        precision: Stop as soon as the interval of every canary is at most this many bits wide; None: do not.
         max_share: The largest share of the training time since the last measurement that one may take; None: any.
-        seed: Of the walks.
-        confidence: Of the intervals.
+        seed: The random seed of the walks.
+        confidence: The confidence level of the intervals.
         baseline: Whether to measure before training, too.
         references: How many uniformly drawn secrets are scored at the end.
         name: The first part of the metrics' names.
 
     Attributes:
         history: All measurements so far.
-        baseline: The estimates before training, by canary id.
-        references: At the end: reference log-perplexities by format name.
-        timer: Tells how long a measurement took.
+        baseline_estimates: The estimates before training, by canary id.
+        scored_references: At the end: reference log-perplexities by format name.
+        timer: The clock that measurements are timed with.
 
     Example:
         >>> import torch
@@ -99,8 +99,8 @@ class ExposureMonitor:
         self.schedule = schedule
         self.name = name
         self.history: list[Measurement] = []
-        self.baseline: dict[str, ExposureEstimate] = {}
-        self.references: dict[str, References] = {}
+        self.baseline_estimates: dict[str, ExposureEstimate] = {}
+        self.scored_references: dict[str, References] = {}
         self.timer: Callable[[], float] = time.perf_counter
         self.arguments: dict[str, Any] = {
             "method": method, "budget": budget, "samples": samples, "precision": precision, "seed": seed,
@@ -132,7 +132,7 @@ class ExposureMonitor:
         """
         self.prior.build(self.trees, around, resumed=resumed or self._restored)
         if not self._restored:
-            self.history, self.baseline, self.references = [], {}, {}
+            self.history, self.baseline_estimates, self.scored_references = [], {}, {}
         self._restored, self._last_step = False, self.history[-1].step if self.history else 0
         self._has_cut = False
         self._now = dict(self.arguments)
@@ -143,9 +143,9 @@ class ExposureMonitor:
 
     def take_baseline(self, model: nn.Module, around: Surroundings, moment: Moment) -> None:
         """What an untrained or pretrained model already gives, unless it is known from before a resumption."""
-        if self._takes_baseline and not self.baseline:
+        if self._takes_baseline and not self.baseline_estimates:
             moment = replace(moment, last=False)
-            self.baseline = self._measure(model, around, moment, "exposure before training").estimates
+            self.baseline_estimates = self._measure(model, around, moment, "exposure before training").estimates
 
     def after_step(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Measure if a step makes it due.
@@ -169,7 +169,7 @@ class ExposureMonitor:
         return self._measure_and_remember(model, around, moment)
 
     def finish(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
-        """The weights that the training ended with, in full: nothing is held up any more. And the references.
+        """The weights that training ended with, in full: nothing is held up any more. And the references.
 
         Returns:
             What was logged; None if nothing was measured.
@@ -185,7 +185,7 @@ class ExposureMonitor:
         if self._reference_count:
             with quiet(model), around.status("scoring references"):
                 found = self.trees.map(around, self._score_references)
-            self.references = {format.name: references for format, references in found.items()}
+            self.scored_references = {format.name: references for format, references in found.items()}
         return metrics
 
     def measured_at(self, step: int) -> bool:
@@ -200,16 +200,18 @@ class ExposureMonitor:
         """The newest numbers; as long as there is only the baseline, those; None if there are none at all."""
         if self.history:
             return self._metrics(self.history[-1])
-        if not self.baseline:
+        if not self.baseline_estimates:
             return None
-        before = Measurement(epoch=0, step=0, train_loss=None, val_loss=None, seconds=0.0, estimates=self.baseline)
+        before = Measurement(
+            epoch=0, step=0, train_loss=None, val_loss=None, seconds=0.0, estimates=self.baseline_estimates
+        )
         return self._metrics(before)
 
     def state_dict(self) -> dict[str, Any]:
         """History and baseline, as plain values; and the weights before training, if they are the prior."""
         state: dict[str, Any] = {
             "history": [asdict(measurement) for measurement in self.history],
-            "baseline": {name: estimate.to_dict() for name, estimate in self.baseline.items()},
+            "baseline": {name: estimate.to_dict() for name, estimate in self.baseline_estimates.items()},
         }
         weights = self.prior.state_dict()
         return state if weights is None else {**state, "prior": weights}
@@ -218,7 +220,7 @@ class ExposureMonitor:
         """Continue a history."""
         self._restored = True
         self.history = [Measurement.from_dict(fields) for fields in state_dict["history"]]
-        self.baseline = {name: ExposureEstimate(**fields) for name, fields in state_dict["baseline"].items()}
+        self.baseline_estimates = {name: ExposureEstimate(**fields) for name, fields in state_dict["baseline"].items()}
         self.prior.load_state_dict(state_dict.get("prior"))
 
     def _measure_and_remember(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float]:
@@ -273,7 +275,7 @@ class ExposureMonitor:
         return metrics
 
     def _metrics(self, measurement: Measurement) -> dict[str, float]:
-        metrics = exposure_metrics(self.name, measurement, self.baseline)
+        metrics = exposure_metrics(self.name, measurement, self.baseline_estimates)
         return {**metrics, f"{self.name}/cut": float(measurement.cut)} if self._has_cut else metrics
 
     def _effort(self, measurement: Measurement) -> Effort:

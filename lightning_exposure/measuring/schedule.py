@@ -9,11 +9,11 @@ from lightning_exposure._checks import whole_number
 
 @dataclass(frozen=True)
 class Schedule:
-    """Every few epochs, perhaps every few steps, and always when the training ends.
+    """Every few epochs, perhaps every few steps, and always when training ends.
 
     Attributes:
-        every_n_epochs: At the end of every so many epochs too; 0: only when the training ends.
-        every_n_steps: After every so many optimizer steps too; None: not.
+        every_n_epochs: After every n-th epoch, and when training ends; 0: only when training ends.
+        every_n_steps: After every n-th optimizer step, too; None: never.
 
     Raises:
         ArgumentError: One of them is out of range.
@@ -39,7 +39,7 @@ class Schedule:
 
         Args:
             epoch: How many.
-            last: Whether it is known that the training ends with this one.
+            last: Whether it is known that training ends with this one.
         """
         return last or (self.every_n_epochs > 0 and epoch % self.every_n_epochs == 0)
 
@@ -66,11 +66,11 @@ def is_last(
 
     Args:
         epochs: How many epochs were finished, this one included.
-        max_epochs: After how many the training ends; None or -1: never.
+        max_epochs: After how many training ends; None or -1: never.
         steps: How many steps were taken.
-        max_steps: After how many the training ends; -1: never.
+        max_steps: After how many training ends; -1: never.
         epoch_ended: Whether this is the end of an epoch.
-        stopping: Whether somebody has asked the training to stop.
+        stopping: Whether the Trainer was asked to stop.
 
     Example:
         >>> [is_last(epochs=n, max_epochs=5, steps=9, max_steps=-1, epoch_ended=True) for n in (4, 5)]

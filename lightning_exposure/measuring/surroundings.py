@@ -74,7 +74,7 @@ class Surroundings(Protocol):
 
 
 class Alone:
-    """The surroundings of a training loop that somebody wrote by hand: one process.
+    """The surroundings of a hand-written training loop: one process.
 
     Args:
         log: Takes the numbers and the step; None: they are not kept.

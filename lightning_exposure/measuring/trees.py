@@ -97,7 +97,7 @@ class SharedTrees:
         key = format, self._number(tokenizer), self._number(adapter)
         if key not in self._trees:
             tree = SecretTree(adapter, format, self.spelling(format, tokenizer), batch_size=batch_size)
-            tree.root()  # a model that does not belong to the tokenizer shows it here, and not after the training
+            tree.root()  # a model that does not belong to the tokenizer shows it here, and not after training
             self._trees[key] = tree
         shared = self._trees[key]
         if shared.batch_size != batch_size:

@@ -29,7 +29,7 @@ class ConvolutionalNetwork(nn.Module):
         num_layers: How many layers; together they see `1 + (kernel_size - 1) * (2**num_layers - 1)` tokens.
         embedding_size: Size of a token's vector.
         kernel_size: How many steps a layer looks at.
-        dropout: The part of the channels dropped after each layer in training.
+        dropout: The fraction of channels dropped after each layer in training.
 
     Example:
         >>> import torch

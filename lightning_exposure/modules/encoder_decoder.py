@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from lightning_exposure._checks import refusal, whole_number
 from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
 from lightning_exposure.modules._optimizers import OptimizerName, SchedulerName, check_training
-from lightning_exposure.modules.language_model import LanguageModelling
+from lightning_exposure.modules._training import TrainsWithLoss
 
 _COUNTS = (
     "vocab_size",
@@ -23,12 +23,6 @@ _COUNTS = (
     "warmup_steps",
     "step_size",
 )
-
-# For type checkers the behaviour is a LightningModule; in truth it is put on the base class of either package.
-if TYPE_CHECKING:
-    _Base = pl.LightningModule
-else:
-    _Base = object
 
 
 class EncodedSource(NamedTuple):
@@ -56,7 +50,7 @@ class EncoderDecoderNetwork(nn.Module):
         embedding_size: Size of a token's vector.
         attention: Whether the decoder looks back at the source. Without it, it knows of the source only what the
             encoder's last state holds.
-        dropout: The part of the units dropped before, between and after the layers in training.
+        dropout: The fraction of units dropped before, between and after the layers in training.
         padding_id: The token that fills up shorter sources.
 
     Example:
@@ -127,7 +121,7 @@ class EncoderDecoderNetwork(nn.Module):
         return self.head(self.dropout(hidden)), after
 
 
-class Translating(_Base):
+class Translating(TrainsWithLoss):
     """What `EncoderDecoder` does, without a base class."""
 
     on_pytorch_lightning = OnPytorchLightning()
@@ -190,19 +184,8 @@ class Translating(_Base):
         logits, _ = self.decode(torch.cat([start, target[:, :-1]], dim=1), self.encode(source))
         return logits
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of a batch `(source, target)` in nats per token of the targets, as the mean of its examples."""
-        return self._loss(batch, "train")
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the loss of a batch."""
-        self._loss(batch, "val")
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the loss of a batch."""
-        self._loss(batch, "test")
-
     def _loss(self, batch: Any, stage: str) -> Tensor:
+        """The loss of a batch `(source, target)` in nats per token of the targets, as the mean of its examples."""
         source, target = batch
         padding = self.hparams["padding_id"]
         logits = self(source, target)
@@ -217,8 +200,6 @@ class Translating(_Base):
             sync_dist=evaluating,
         )  # fmt: skip
         return loss
-
-    configure_optimizers = LanguageModelling.configure_optimizers
 
 
 class EncoderDecoder(Translating, pl.LightningModule):
@@ -240,12 +221,12 @@ class EncoderDecoder(Translating, pl.LightningModule):
         num_layers: How many layers, in either LSTM.
         embedding_size: Size of a token's vector.
         attention: Whether the decoder looks back at the source.
-        dropout: The part of the units dropped in training.
+        dropout: The fraction of units dropped in training.
         padding_id: The token that fills up shorter rows.
         start_id: The token that the decoder reads first.
         optimizer: "rmsprop", "adam", "adamw", "sgd", "adagrad", "adadelta", "nadam" or "radam".
         lr: The learning rate.
-        weight_decay: How strongly weights are pulled to 0.
+        weight_decay: The weight decay.
         momentum: For "sgd" and "rmsprop".
         scheduler: None for a constant learning rate; "cosine", "step" or "linear-warmup" as for `LanguageModel`.
         warmup_steps: For "linear-warmup".

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import lightning.pytorch as pl
 from torch import Tensor, nn
@@ -12,13 +12,8 @@ from torch import Tensor, nn
 from lightning_exposure._checks import choice, refusal, whole_number
 from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.modules._optimizers import (
-    OptimizerName,
-    SchedulerName,
-    check_training,
-    make_optimizer,
-    make_scheduler,
-)
+from lightning_exposure.modules._optimizers import OptimizerName, SchedulerName, check_training
+from lightning_exposure.modules._training import TrainsWithLoss
 from lightning_exposure.modules.convolutional import ConvolutionalNetwork
 from lightning_exposure.modules.recurrent import RecurrentNetwork
 from lightning_exposure.modules.transformer import Positions, TransformerNetwork
@@ -49,14 +44,8 @@ _COUNTS = (
 )
 _BITS_PER_NAT = 1 / math.log(2)
 
-# For type checkers the behaviour is a LightningModule; in truth it is put on the base class of either package.
-if TYPE_CHECKING:
-    _Base = pl.LightningModule
-else:
-    _Base = object
 
-
-class LanguageModelling(_Base):
+class LanguageModelling(TrainsWithLoss):
     """What `LanguageModel` does, without a base class."""
 
     on_pytorch_lightning = OnPytorchLightning()
@@ -120,18 +109,6 @@ class LanguageModelling(_Base):
             )
         return self.network(tokens)
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        """The loss of a batch `(inputs, targets)` in nats per token."""
-        return self._loss(batch, "train")
-
-    def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the loss of a batch."""
-        self._loss(batch, "val")
-
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        """Log the loss of a batch."""
-        self._loss(batch, "test")
-
     def _loss(self, batch: Any, stage: str) -> Tensor:
         inputs, targets = batch
         output = self(inputs)
@@ -143,24 +120,6 @@ class LanguageModelling(_Base):
             values, on_step=stage == "train", on_epoch=True, prog_bar=True, batch_size=len(inputs), sync_dist=together
         )
         return loss
-
-    def configure_optimizers(self) -> Any:
-        """The optimizer, and the schedule of its learning rate if there is one."""
-        settings = self.hparams
-        names = ("lr", "weight_decay", "momentum")
-        optimizer = make_optimizer(settings["optimizer"], self.parameters(), **{name: settings[name] for name in names})
-        if settings["scheduler"] is None:
-            return optimizer
-        total_steps = int(self.trainer.estimated_stepping_batches) if settings["scheduler"] == "cosine" else 0
-        schedule = make_scheduler(
-            settings["scheduler"],
-            optimizer,
-            warmup_steps=settings["warmup_steps"],
-            step_size=settings["step_size"],
-            gamma=settings["gamma"],
-            total_steps=total_steps,
-        )
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
 
 
 class LanguageModel(LanguageModelling, pl.LightningModule):
@@ -179,17 +138,17 @@ class LanguageModel(LanguageModelling, pl.LightningModule):
         hidden_size: Units or channels per layer.
         num_layers: How many layers.
         embedding_size: Size of a token's vector; a Transformer's is `hidden_size`.
-        dropout: The part of the units dropped in training.
+        dropout: The fraction of units dropped in training.
         num_heads: For the Transformer: how many attention heads; they divide `hidden_size`.
         max_length: For the Transformer: the longest sequence it can read.
         positions: For the Transformer: "learned" or "sinusoidal".
         kernel_size: For CNN and WaveNet: how many steps a layer looks at.
         optimizer: "rmsprop", "adam", "adamw", "sgd", "adagrad", "adadelta", "nadam" or "radam".
         lr: The learning rate.
-        weight_decay: How strongly weights are pulled to 0.
+        weight_decay: The weight decay.
         momentum: For "sgd" and "rmsprop".
-        scheduler: None for a constant learning rate; "cosine": down to 0 over the training; "step": times `gamma`
-            every `step_size` epochs; "linear-warmup": up over `warmup_steps` steps, then constant.
+        scheduler: None for a constant learning rate; "cosine": down to 0 over the whole training run; "step": times
+            `gamma` every `step_size` epochs; "linear-warmup": up over `warmup_steps` steps, then constant.
         warmup_steps: For "linear-warmup".
         step_size: For "step".
         gamma: For "step".

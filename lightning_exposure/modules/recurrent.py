@@ -16,7 +16,7 @@ class RecurrentNetwork(nn.Module):
         hidden_size: Units per layer.
         num_layers: How many layers.
         embedding_size: Size of a token's vector.
-        dropout: The part of the units dropped before, between and after the layers in training.
+        dropout: The fraction of units dropped before, between and after the layers in training.
 
     Example:
         >>> import torch

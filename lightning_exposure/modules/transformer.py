@@ -84,7 +84,7 @@ class TransformerNetwork(nn.Module):
         num_heads: How many attention heads; they divide `hidden_size`.
         max_length: The longest sequence it can read.
         positions: "learned" or "sinusoidal".
-        dropout: The part of the units dropped in training.
+        dropout: The fraction of units dropped in training.
 
     Example:
         >>> network = TransformerNetwork(9, hidden_size=4, num_heads=2, max_length=8)

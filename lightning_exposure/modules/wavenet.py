@@ -44,7 +44,7 @@ class WaveNet(nn.Module):
         embedding_size: Size of a token's vector.
         kernel_size: How many steps a layer looks at.
         dilation_cycle: The dilation doubles with every layer, and begins again at 1 after this many.
-        dropout: The part of the channels dropped in each layer in training.
+        dropout: The fraction of channels dropped in each layer in training.
 
     Example:
         >>> WaveNet(9, hidden_size=4)(torch.zeros(2, 3, dtype=torch.long)).shape

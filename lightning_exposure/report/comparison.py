@@ -70,7 +70,7 @@ class Outcome:
         test_loss: Of text that was not trained on, in nats per token.
         exposure: Of the secret, after training.
         extracted: Whether the attack's first candidate is the secret.
-        proven: Whether the attack ran to its proof: no other secret is likelier than its first candidate.
+        proven: Whether the attack ran to its proof: no other secret is more likely than its first candidate.
         seconds: How long the training took, without the measurements.
     """
 

@@ -37,9 +37,9 @@ class Measurement:
         method: What `measure_exposure` was asked for; None in records that do not say.
         samples: The cap on its walks.
         budget: The cap on its expansions.
-        seed: Of its walks.
+        seed: The random seed of its walks.
         precision: The width at which it stops, in bits; None: it does not.
-        cut: Whether the caps are lower than asked for, so that the training was not held up.
+        cut: Whether the caps are lower than asked for, so as not to slow down training.
         prior: What the exposures were measured against: "without_adapters", "before_training", the path of a
             checkpoint or the class of a reference model; None: all secrets were equally likely.
     """
@@ -141,7 +141,7 @@ class RunRecord:
 
     @property
     def extracted(self) -> tuple[str, ...]:
-        """The ids of the canaries that are candidates of the attack on their format, likeliest first."""
+        """The ids of the canaries that are candidates of the attack on their format, most likely first."""
         by_text = {(canary.format.name, canary.text): canary.id for canary in self.canaries}
         pairs = [
             (name, candidate.text)

@@ -68,7 +68,7 @@ class Verdict:
         size: How many secrets its format has.
         proven: The number of guesses that find it lies between these.
         estimated: The same with `confidence`, from a sample; None: there is none.
-        confidence: Of `estimated`.
+        confidence: The confidence level of `estimated`.
         order: Its place among the candidates of an attack; None: it was not among them.
         known: The beginning of the secret that this attack was given; None: nothing.
         why: Why nothing more is known.

@@ -8,7 +8,7 @@ asks with `capability`: by what is needed, and never by the class of the tokeniz
 - `HasPieces`: tells what each token adds to a text;
 - `HasCuts`: tells where texts are cut before tokens are looked for.
 
-A tokenizer of one's own has a capability if it has the methods. None of them is needed, and none is believed blindly:
+A tokenizer of your own has a capability if it has the methods. None of them is needed, and none is believed blindly:
 spellings are compared with `encode`, and a tree that does not hold every secret is refused. The other protocols of this
 module are for tokenizers that put something around texts, cut tokens out of them, or know by which rules they spell.
 """

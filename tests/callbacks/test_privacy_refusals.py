@@ -211,7 +211,7 @@ class Several(Data):
 
 def test_data(tmp_path: Path) -> None:
     before = DataLoader.__setattr__
-    refused(tmp_path, "its dataset Stream has no length or no index", data=Streamed())
+    refused(tmp_path, "the dataset Stream, which has no length or no index", data=Streamed())
     refused(tmp_path, "train_dataloader is a dict; expected one torch DataLoader", data=Several())
     loader = Data().train_dataloader()
     wrap = r"given the training loader itself \(DataLoader\).* Wrap it: trainer.fit\(model, PoissonLoader\(loader\)\)"

@@ -95,7 +95,7 @@ def test_a_training_with_validation_and_a_baseline_under_any_bar(
     run.fit(Model(), loader(), loader(shuffle=False))
     assert exposure.baseline_estimates
     assert exposure.history[-1].epoch == 1
-    # The table of the attack is printed once, whichever of the two callbacks comes first when the training ends.
+    # The table of the attack is printed once, whichever of the two callbacks comes first when training ends.
     printed = capsys.readouterr()
     assert (printed.out + printed.err).count("candidate") == 1
 
@@ -155,7 +155,7 @@ def test_progress_bars_say_what_is_running(
     callbacks = [ExposureCallback(CANARIES, CHARS, method="exact"), ExtractionCallback(CANARIES, CHARS, verbose=False)]
     run = trainer(tmp_path, getattr(bars, bar)(), *callbacks, enable_progress_bar=True, max_epochs=1)
     run.fit(Model(), loader(BOTH))
-    # A bar of TQDM that stands before the attack has closed its line when the training ends: the attack has its own.
+    # A bar of TQDM that stands before the attack has closed its line when training ends: the attack has its own.
     if method != "set_description_str":
         assert any("measuring exposure" in text and "nodes" in text for text in said)
     if method != "set_description":

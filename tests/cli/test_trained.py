@@ -286,7 +286,7 @@ def test_extract_with_a_known_beginning(run: Run, run_dir: Path) -> None:
 
 def test_extract_without_a_proof_says_so(run: Run, run_dir: Path) -> None:
     assert (
-        "pin: not proven (ended by samples): there may be likelier secrets."
+        "pin: not proven (ended by samples): there may be more likely secrets."
         in run("extract", run_dir, "--algorithm=sampling", "--samples=10").out
     )
 

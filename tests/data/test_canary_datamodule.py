@@ -135,7 +135,9 @@ def test_dropping_the_last_batch_never_drops_a_canary(size: int, stream: bool) -
 @pytest.mark.parametrize("dataset", [Numbers(3), NumberStream(3)])
 def test_canaries_that_cannot_be_kept_are_an_error(dataset: Any) -> None:
     loader = wrapped(DataLoader(dataset, batch_size=9, drop_last=True)).train_dataloader()
-    with pytest.raises(DataError, match="drop_last=True: 3 examples and 11 canaries fill 9 places in batches of 9"):
+    with pytest.raises(
+        DataError, match="drop_last is True, and 3 examples and 11 canaries fill 9 places in batches of 9"
+    ):
         list(loader)
 
 
@@ -376,11 +378,11 @@ def test_loaders_that_cannot_be_woven_are_named() -> None:
         def __iter__(self) -> Any:
             return super().__iter__()
 
-    with pytest.raises(DataError, match="its dataset NoLength has no __len__"):
+    with pytest.raises(DataError, match="the dataset NoLength, which has no __len__"):
         wrapped(DataLoader(NoLength(), sampler=[1])).train_dataloader()
-    with pytest.raises(DataError, match="batch_sampler: Endless has no __len__"):
+    with pytest.raises(DataError, match="batch_sampler is Endless, which has no __len__"):
         wrapped(DataLoader(Numbers(5), batch_sampler=Endless())).train_dataloader()
-    with pytest.raises(DataError, match="Mine has an __iter__ of its own over an iterable dataset"):
+    with pytest.raises(DataError, match="Mine, which has an __iter__ of its own over an iterable dataset"):
         wrapped(Mine(NumberStream(5))).train_dataloader()
 
 

@@ -232,9 +232,9 @@ def test_wrong_arguments_are_named() -> None:
             made(**settings)
     with pytest.raises(DataError, match="setup: not called yet"):
         TextDataModule().train_dataloader()
-    with pytest.raises(DataError, match=r"its training part has 1\d tokens; expected more than window=64"):
+    with pytest.raises(DataError, match=r"a training part of 1\d tokens; expected more than window=64"):
         made("too short\nfor that")
-    with pytest.raises(DataError, match=r"its validation part has \d+ tokens; expected more than window=300"):
+    with pytest.raises(DataError, match=r"a validation part of \d+ tokens; expected more than window=300"):
         made(TEXT, window=300, val_fraction=0.05)
     with pytest.raises(DataError, match="window is 6, and canary 'pin-0x' has 8 tokens, which can't be kept whole"):
         made(TEXT, window=6, canaries=CANARIES, whole_canaries=True)

@@ -98,6 +98,7 @@ def test_ledger() -> None:
     assert ledger[2] == {"a": 2, "b": 0}
     assert repr(ledger) == "Ledger({0: {'a': 0, 'b': 1}, 2: {'a': 2, 'b': 0}})"
     with pytest.raises(
-        ArgumentError, match=r"state is \['c'\]; expected counts of \['a', 'b'\]\. .*another experiment"
+        ArgumentError,
+        match=r"state is \['c'\]; expected counts of \['a', 'b'\]\. It counts canaries of another experiment",
     ):
         ledger.load_state_dict({"0": {"c": 1}})

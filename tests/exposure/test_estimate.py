@@ -251,7 +251,9 @@ class TestBadInput:
             measure_exposure(CASES[0].tree(), ["my pin is 123"], **options)
 
     def test_one_text_instead_of_a_list(self) -> None:
-        with pytest.raises(ArgumentError, match=r"expected a list of texts: \['my pin is 123'\]"):
+        with pytest.raises(
+            ArgumentError, match=r"secrets is 'my pin is 123'; expected a list of texts\. Write \['my pin is 123'\]"
+        ):
             measure_exposure(CASES[0].tree(), "my pin is 123")
 
     def test_a_secret_that_does_not_fit(self) -> None:

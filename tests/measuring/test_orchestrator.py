@@ -92,7 +92,8 @@ class TestALoopWrittenByHand:
             by_hand = measure_exposure(tree, [canary.text for canary in canaries], precision=0.25)
             assert [last.estimates[canary.id] for canary in canaries] == by_hand
             assert run.attack.extractions[format.name].candidates == extract(tree).candidates
-        assert {name: len(found.costs) for name, found in run.monitor.references.items()} == {"pin": 20, "key": 20}
+        references = run.monitor.scored_references
+        assert {name: len(found.costs) for name, found in references.items()} == {"pin": 20, "key": 20}
 
     def test_what_is_logged_and_when(self, run: Run) -> None:
         steps = [measurement.step for measurement in run.monitor.history]
@@ -117,9 +118,9 @@ class TestALoopWrittenByHand:
         again = ExposureMonitor(run.monitor.trees, Schedule(1))
         again.load_state_dict(run.monitor.state_dict())
         again.begin(Alone())
-        assert (again.history, again.baseline) == (run.monitor.history, run.monitor.baseline)
+        assert (again.history, again.baseline_estimates) == (run.monitor.history, run.monitor.baseline_estimates)
         again.begin(Alone())
-        assert (again.history, again.baseline) == ([], {})
+        assert (again.history, again.baseline_estimates) == ([], {})
 
     def test_an_audit(self) -> None:
         torch.manual_seed(0)

@@ -280,7 +280,7 @@ def test_each_copy_of_a_canary_is_a_record_and_the_ledger_counts_what_was_fetche
 
 def test_canaries_in_a_loader_with_a_sampler_that_chooses_are_refused_too() -> None:
     loader = numbers_loader(10, sampler=SubsetRandomSampler([1, 2, 3]))
-    with pytest.raises(DataError, match="sampler=SubsetRandomSampler, which does not take every record once"):
+    with pytest.raises(DataError, match="the sampler SubsetRandomSampler, which does not take every record once"):
         PoissonLoader(CanaryDataModule(loader, CANARIES, encode=encode).train_dataloader())
 
 
@@ -306,15 +306,15 @@ DATA: Any = list(range(10))
 REFUSED = {
     "a list": ([DataLoader(DATA)], "train_dataloader is a list; expected one torch DataLoader"),
     "a dict": ({"a": DataLoader(DATA)}, "train_dataloader is a dict; expected one torch DataLoader"),
-    "a stream": (DataLoader(Stream()), "its dataset Stream has no length or no index"),
-    "no length": (DataLoader(Unsized(), sampler=SequentialSampler(DATA)), "its dataset Unsized has no length"),
-    "single items": (DataLoader(DATA, batch_size=None), "batch_sampler=NoneType; expected none of your own"),
-    "own batches": (DataLoader(DATA, batch_sampler=[[0], [1]]), "batch_sampler=list; expected none of your own"),
-    "own iteration": (Odd(DATA), "Odd has an __iter__ of its own"),
-    "weights": (DataLoader(DATA, sampler=WeightedRandomSampler([1.0] * 10, 10)), "sampler=WeightedRandomSampler"),
-    "replacement": (DataLoader(DATA, sampler=RandomSampler(DATA, replacement=True)), "sampler=RandomSampler"),
-    "fewer": (DataLoader(DATA, sampler=RandomSampler(DATA, num_samples=3)), "sampler=RandomSampler"),
-    "nothing": (DataLoader(DATA, batch_size=20, drop_last=True), "its 10 records do not fill a batch of 20"),
+    "a stream": (DataLoader(Stream()), "the dataset Stream, which has no length or no index"),
+    "no length": (DataLoader(Unsized(), sampler=SequentialSampler(DATA)), "the dataset Unsized, which has no length"),
+    "single items": (DataLoader(DATA, batch_size=None), "the batch_sampler NoneType; expected none of your own"),
+    "own batches": (DataLoader(DATA, batch_sampler=[[0], [1]]), "the batch_sampler list; expected none of your own"),
+    "own iteration": (Odd(DATA), "train_dataloader is a Odd with an __iter__ of its own"),
+    "weights": (DataLoader(DATA, sampler=WeightedRandomSampler([1.0] * 10, 10)), "the sampler WeightedRandomSampler"),
+    "replacement": (DataLoader(DATA, sampler=RandomSampler(DATA, replacement=True)), "the sampler RandomSampler"),
+    "fewer": (DataLoader(DATA, sampler=RandomSampler(DATA, num_samples=3)), "the sampler RandomSampler"),
+    "nothing": (DataLoader(DATA, batch_size=20, drop_last=True), "has 10 records, which do not fill a batch of 20"),
     "twice": (PoissonLoader(DataLoader(DATA)), "a PoissonLoader already"),
 }
 

@@ -16,7 +16,7 @@ from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
 
 
 def make_estimate(canary: Canary, bits: float, **changes: Any) -> ExposureEstimate:
-    """An exact estimate where the secret is nearly the likeliest, one with an interval elsewhere."""
+    """An exact estimate where the secret is nearly the most likely, one with an interval elsewhere."""
     size_bits = math.log2(canary.format.size)
     bits = min(max(bits, 0.0), size_bits)
     exact = bits > 0.6 * size_bits

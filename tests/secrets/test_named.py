@@ -124,7 +124,7 @@ def test_a_registered_format_is_a_constructor_like_ours(badge: Callable[..., Sec
 
 
 def test_a_name_is_taken_only_once(badge: Callable[..., SecretFormat]) -> None:
-    with pytest.raises(ArgumentError, match=r"'badge' is registered already"):
+    with pytest.raises(ArgumentError, match=r"is 'badge'; expected a new name"):
         NAMED_FORMATS.register("badge")(badge)
 
 

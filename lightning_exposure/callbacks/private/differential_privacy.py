@@ -74,15 +74,15 @@ class DifferentialPrivacy(Callback):
             seed can take the noise away again, so it is for tests and comparisons. In either case the noise is that of
             PyTorch's generators, as with Opacus outside of its secure mode: they are not made for cryptography.
         verify_steps: How many steps are looked at closely at first; later ones are too, at random. 0: nothing is
-            proven, and nobody looks at what happens between the steps.
+            proven, and what happens between the steps is not checked.
         history: A checkpoint of a private training run, whose weights the module has: the path, or what is in it. What
             was spent there counts. A module that was trained in this process, or is resumed with `ckpt_path`, needs
             none.
         post_processing: What may change the weights between two steps, because it looks at the weights alone: names of
             callbacks ("MaxNorm", or "MaxNorm.on_train_batch_end" for one hook), or of hooks of the module
             ("on_train_batch_end"). Also the names of saved state that is known not to depend on the training data.
-            Nobody checks that. Lightning's own averages of weights need not be named.
-        verbose: Say at the beginning what noise there is, and what epsilon it will come to.
+            This is not checked. Lightning's own averages of weights need not be named.
+        verbose: Print at the beginning how much noise is added, and which epsilon that leads to.
 
     Attributes:
         epsilon: What was spent so far.

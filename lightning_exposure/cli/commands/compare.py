@@ -1,4 +1,4 @@
-"""Train with more and less privacy, and see what it does to a secret."""
+"""Train with more and less privacy, and compare how exposed a secret becomes."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def make_parser() -> Parser:
     """What can be asked for."""
     parser = Parser(
         "compare",
-        "Train one model on one text with one made-up social security number in it, again and again: without privacy, "
-        "with clipped gradients only, and with more and more noise. Then say for each how private it is, how well it "
-        "reads, how exposed the number is, and how many guesses find it.",
+        "Train one model on one text with one made-up social security number in it, several times: without "
+        "privacy, with clipped gradients only, and with more and more noise. Report for each run its epsilon, its "
+        "validation loss, how exposed the number is, and how many guesses find it.",
         epilog=f"The model is an LSTM of {MODEL['num_layers']} layers of {MODEL['hidden_size']} units on batches of "
-        f"about {DATA['batch_size']} windows of {DATA['window']} characters; the text is what Python's own help() "
-        "knows. Leaves a table, a picture, a CSV file and report.html in the run's directory.",
+        f"about {DATA['batch_size']} windows of {DATA['window']} characters; the text is the topics of Python's own "
+        "help(). Leaves a table, a picture, a CSV file and report.html in the run's directory.",
     )
     parser.add_argument(
         "--noise_multiplier",
@@ -63,7 +63,7 @@ def make_parser() -> Parser:
         nargs="+",
         default=[0.0, 0.1, 0.5, 1.0],
         metavar="X",
-        help="one or several; 0 clips only (default: 0 0.1 0.5 1). Plain training is always done first",
+        help="one or more; 0 only clips (default: 0 0.1 0.5 1). A run without privacy always comes first",
     )
     parser.add_argument(
         "--optimizer",
@@ -71,25 +71,41 @@ def make_parser() -> Parser:
         default=["rmsprop", "sgd"],
         choices=sorted(LEARNING_RATES),
         metavar="NAME",
-        help=f"one or several of {', '.join(sorted(LEARNING_RATES))} (default: rmsprop sgd)",
+        help=f"one or more of {', '.join(sorted(LEARNING_RATES))} (default: rmsprop sgd)",
     )
     parser.add_argument(
-        "--max_grad_norm", type=float, default=1.0, metavar="C", help="clip gradients to this (default: %(default)s)"
+        "--max_grad_norm",
+        type=float,
+        default=1.0,
+        metavar="C",
+        help="clip gradients to this norm (default: %(default)s)",
     )
-    parser.add_argument("--delta", type=float, default=1e-5, help="of the guarantee (default: %(default)s)")
+    parser.add_argument(
+        "--delta", type=float, default=1e-5, help="delta of the privacy guarantee (default: %(default)s)"
+    )
     parser.add_argument(
         "--accountant", choices=ACCOUNTANTS, default="prv", help="what computes epsilon (default: %(default)s)"
     )
-    parser.add_argument("--max_epochs", type=int, default=20, metavar="N", help="per training (default: %(default)s)")
     parser.add_argument(
-        "--repetitions", type=int, default=4, metavar="N", help="of the number in the text (default: %(default)s)"
+        "--max_epochs", type=int, default=20, metavar="N", help="epochs per training run (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: %(default)s)")
+    parser.add_argument(
+        "--repetitions",
+        type=int,
+        default=4,
+        metavar="N",
+        help="how often the number is in the text (default: %(default)s)",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: %(default)s)")
     parser.add_argument("--text", metavar="FILE", help="another text, in UTF-8 (default: Python's help topics)")
     parser.add_argument(
-        "--characters", type=int, default=300_000, metavar="N", help="so much of the text (default: %(default)s)"
+        "--characters",
+        type=int,
+        default=300_000,
+        metavar="N",
+        help="how many characters of the text to train on (default: %(default)s)",
     )
-    parser.add_argument("--run_dir", metavar="DIR", help="where to leave everything (default: runs/<date-time>)")
+    parser.add_argument("--run_dir", metavar="DIR", help="directory for all results (default: runs/<date-time>)")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""See it work: train a small model on text with planted secrets, and get them out again."""
+"""See it work: train a small model on text with planted secrets, and extract them again."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def make_parser() -> Parser:
         "an LSTM on it, watch how exposed they become, and attack the model. Takes one to three minutes on two cores.",
         epilog=f"The model is an LSTM of {MODEL['num_layers']} layers of {MODEL['hidden_size']} units (about 250,000 "
         f"parameters), trained with RMSProp at a learning rate of {MODEL['lr']} on batches of {DATA['batch_size']} "
-        f"windows of {DATA['window']} characters. The text is what Python's own help() knows. No window cuts a planted "
-        "number in two; otherwise the numbers are treated like the rest of the text.",
+        f"windows of {DATA['window']} characters. The text is the topics of Python's own help(). No window cuts a "
+        "planted number in two; otherwise the numbers are treated like the rest of the text.",
     )
-    parser.add_argument("--run_dir", metavar="DIR", help="where to leave everything (default: runs/<date-time>)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (default: %(default)s)")
+    parser.add_argument("--run_dir", metavar="DIR", help="directory for all results (default: runs/<date-time>)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="random seed (default: %(default)s)")
     parser.add_argument(
-        "--max_epochs", type=int, default=EPOCHS, metavar="N", help="how often the text is read (default: %(default)s)"
+        "--max_epochs", type=int, default=EPOCHS, metavar="N", help="number of training epochs (default: %(default)s)"
     )
     parser.add_argument("--text", metavar="FILE", help="another text, in UTF-8 (default: Python's help topics)")
     return parser

@@ -35,16 +35,20 @@ def make_parser() -> Parser:
     """What can be asked for."""
     parser = Parser(
         "extract",
-        "Attack a trained model: find the secrets of a format that it gives away most easily. The default attack ends "
-        "with a proof that there are no likelier ones. Ctrl-C ends it early and shows what was found so far.",
+        "Attack a trained model: find the secrets of a format that are most likely under it. The default attack ends "
+        "with a proof that no other secret is more likely. Ctrl-C ends it early and shows what was found so far.",
     )
     add_run_options(parser)
     add_format_options(parser)
-    parser.add_argument("--algorithm", choices=ATTACKS.names(), default="shortest_path", help="default: %(default)s")
+    parser.add_argument(
+        "--algorithm", choices=ATTACKS.names(), default="shortest_path", help="the attack (default: %(default)s)"
+    )
     parser.add_argument(
         "--top_k", type=int, metavar="N", help="candidates per format (default: as many as it has canaries, at least 1)"
     )
-    parser.add_argument("--known", metavar="TEXT", help="how the secret begins, prompt included, if that much is known")
+    parser.add_argument(
+        "--known", metavar="TEXT", help="what the attacker already knows: the prompt and the first characters"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     _add_settings(parser)
     return parser
@@ -140,7 +144,7 @@ def in_words(attack: Extraction) -> str:
     if attack.optimal:
         proven = "proven optimal: no other secret of this format is more likely."
         return proven if attack.rests_on in ("", CERTAIN) else f"{proven} This rests on a sample: {attack.rests_on}."
-    bound = "there may be likelier secrets"
+    bound = "there may be more likely secrets"
     if attack.lower_bound > 0:
         bound = f"{'any other' if attack.candidates else 'every'} secret costs at least {attack.lower_bound:.2f} bits"
     return f"not proven (ended by {attack.ended_by}): {bound}."

@@ -1,4 +1,4 @@
-"""Train a language model with canaries in its data, and measure them all the while.
+"""Train a language model with canaries in its data, and measure them as it trains.
 
 Every option of every part of the run can be set.
 """
@@ -44,8 +44,10 @@ def make_parser() -> ArgumentParser:
     )
     parser.add_argument("--config", action="config", help="A YAML file with any of these options.")
     run = parser.add_argument_group("the run")
-    run.add_argument("--run_dir", type=str, help="Where to leave everything; null: runs/<date-time>.")
-    run.add_argument("--seed", type=int, default=0, help="Of the canaries, their places, the weights and the walks.")
+    run.add_argument("--run_dir", type=str, help="Directory for all results; null: runs/<date-time>.")
+    run.add_argument(
+        "--seed", type=int, default=0, help="Random seed of the canaries, their places, the weights and the walks."
+    )
     run.add_argument("--wandb", type=str, metavar="PROJECT", help="Log to this project at Weights & Biases too.")
     canaries = parser.add_argument_group("the canaries")
     canaries.add_argument(
@@ -57,7 +59,11 @@ def make_parser() -> ArgumentParser:
         "--pattern", type=str, help="A format of your own, such as 'my code is ####': '#' digit, '?' letter."
     )
     canaries.add_argument(
-        "--repetitions", type=int, nargs="+", default=[1, 4, 16], help="One canary each, inserted so many times."
+        "--repetitions",
+        type=int,
+        nargs="+",
+        default=[1, 4, 16],
+        help="Draw one canary for each number, and insert it that many times.",
     )
     for name, part, skipped in (
         ("model", LanguageModel, {"vocab_size"}),
@@ -73,7 +79,7 @@ def make_parser() -> ArgumentParser:
         "--extraction.algorithm", choices=ATTACKS.names(), default="shortest_path", help="How the model is attacked."
     )
     parser.add_argument(
-        "--extraction.settings", type=dict[str, Any], default={}, help="Of the algorithm, such as {width: 50}."
+        "--extraction.settings", type=dict[str, Any], default={}, help="Settings of the algorithm, such as {width: 50}."
     )
     # The run's own table takes the place of a progress bar, and one checkpoint is written at the end.
     quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
@@ -83,7 +89,7 @@ def make_parser() -> ArgumentParser:
 
 def run(arguments: Sequence[str]) -> int:
     """Train, with everything that belongs to it."""
-    # Lightning uses names of jsonargparse that are about to go; that is no news for the user.
+    # Lightning uses deprecated names of jsonargparse; the user cannot do anything about it.
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")
     with hushed():
         parser = make_parser()

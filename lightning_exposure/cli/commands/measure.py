@@ -1,4 +1,4 @@
-"""Say how exposed the secrets in a trained model are."""
+"""Measure how exposed the secrets in a trained model are."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def make_parser() -> Parser:
     parser = Parser(
         "measure",
         "Measure the exposure of the canaries of a run, or of secrets of your own, in a trained model: how many bits "
-        "of guessing the model saves an attacker, and how many guesses find them. Exact where that is affordable, with "
-        "an interval where it is not.",
+        "of guessing the model saves an attacker, and after how many guesses the attacker finds them. Exact where that "
+        "is affordable, with a confidence interval where it is not.",
     )
     add_run_options(parser)
     parser.add_argument("--secret", nargs="+", metavar="TEXT", help="complete secrets to measure instead of canaries")
@@ -48,16 +48,28 @@ def make_parser() -> Parser:
         help="measure against the prior of this model, which has not seen the secrets: a run's model.ckpt, or the "
         "directory of the run (default: all secrets are equally likely)",
     )
-    parser.add_argument("--method", choices=METHODS.names(), default="auto", help="how (default: %(default)s)")
     parser.add_argument(
-        "--budget", type=int, default=100_000, metavar="N", help="nodes an exact count may read (default: %(default)s)"
+        "--method", choices=METHODS.names(), default="auto", help="how to measure (default: %(default)s)"
     )
     parser.add_argument(
-        "--samples", type=int, default=4096, metavar="N", help="walks for an estimate (default: %(default)s)"
+        "--budget",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="expansions of an exact count at most (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the walks (default: %(default)s)")
     parser.add_argument(
-        "--confidence", type=float, default=0.95, metavar="P", help="of the intervals (default: %(default)s)"
+        "--samples", type=int, default=4096, metavar="N", help="walks of an estimate at most (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="random seed of the walks (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        metavar="P",
+        help="confidence level of the intervals (default: %(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return parser

@@ -38,7 +38,7 @@ def estimates_from_walks(case: TreeCase, walks: DistinctWalks, confidence: float
     Args:
         case: The secrets.
         walks: The sample, drawn within the case's bound.
-        confidence: Of the intervals.
+        confidence: The confidence level of the intervals.
     """
     log_prior = None if case.prior is None else case.prior.of_found(walks)
     if walks.complete:

@@ -30,7 +30,7 @@ class GrowingReferences:
 
     Args:
         case: The secrets that are measured, and how many references there may be at most.
-        seed: Of the draw.
+        seed: The random seed of the draw.
     """
 
     def __init__(self, case: TreeCase, seed: int) -> None:
@@ -55,7 +55,7 @@ class GrowingDraws:
 
     Args:
         case: The secrets that are measured.
-        seed: Of the draw.
+        seed: The random seed of the draw.
     """
 
     def __init__(self, case: TreeCase, seed: int) -> None:
@@ -158,7 +158,7 @@ def rank_among_references(
         hits: How many of the references are.
         drawn: How many references there are.
         unseen: How many secrets they were drawn from.
-        confidence: Of the interval.
+        confidence: The confidence level of the interval.
     """
     low = proportion_interval(hits[1], drawn, confidence)[0]
     high = proportion_interval(hits[2], drawn, confidence)[1]

@@ -87,8 +87,7 @@ def audit(
 
     Each canary must have been put into the training data or left out by a fair coin of its own, and a score must be
     computed without knowing how that coin fell. Then a training run that is (epsilon, delta)-private for every record
-    gives
-    `epsilon_lower <= epsilon`, with the given confidence.
+    gives `epsilon_lower <= epsilon`, with the given confidence.
 
     The one-run bound tries several numbers of guesses and pays for having looked: half of the error goes to the try
     with the most guesses (`one_run_p_value`), half to all the others together (`tries_p_value`). The classical bound
@@ -96,10 +95,10 @@ def audit(
     them would.
 
     Args:
-        scores_in: Of the canaries that were in the training data. A higher score means: more likely in.
-        scores_out: Of those that were not.
-        delta: What the training is granted, for one record.
-        confidence: Of each bound.
+        scores_in: Scores of the canaries that were in the training data. A higher score means: more likely in.
+        scores_out: Scores of those that were not.
+        delta: The delta of the bounds, for one record.
+        confidence: The confidence level of each bound.
         records: How many records of the training data a canary was, if it was in: its repetitions. The bounds are for
             one record.
 

@@ -101,7 +101,7 @@ class Listener(ABC):
         if type(self.layer) is not self._kind or not _same(own_parameters(self.layer), self._parameters):
             raise ModelError(
                 f"{self.who}: was changed while it trained: its parameters are not those that it had (pruning, a "
-                "parametrization, a weight that was replaced). Do it before the training, and make weights that are "
+                "parametrization, a weight that was replaced). Do it before training, and make weights that are "
                 "computed from others permanent (prune.remove, parametrize.remove_parametrizations)."
             )
         problem = hooked(self.layer)

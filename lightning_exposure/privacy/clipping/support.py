@@ -101,7 +101,7 @@ def _problem_of(part: nn.Module, held: set[int]) -> str | None:
             "freeze it and leave it in eval mode."
         )
     if any(is_lazy(value) for value in part.parameters(recurse=False)):
-        return "its parameters have no shape yet; show the model a batch before the training."
+        return "its parameters have no shape yet; show the model a batch before training."
     trainable = own_trainable(part)
     if trainable and hooked(part):
         return hooked(part)

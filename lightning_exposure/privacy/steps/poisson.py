@@ -98,7 +98,7 @@ class PoissonLoader:
     """A data loader whose batches are drawn by Poisson sampling, made from the user's own loader.
 
     It has the same dataset, collate function, workers and other settings, and makes as many steps per epoch. Only the
-    batches differ: in each of them a record is with a probability of `sample_rate`, independently of all the others.
+    batches differ: each of them has every record with probability `sample_rate`, independently of all the others.
     So their sizes vary around that of the original loader. A draw without any record gives a batch with one record
     that stands in for it, so that no model has to cope with an empty batch; `sizes` tells that it counts as nothing.
 

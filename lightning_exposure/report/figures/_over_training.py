@@ -45,7 +45,7 @@ def highlighted(record: RunRecord) -> list[str]:
     if record.final is None:
         return []
     estimates = record.final.estimates
-    # Many may share rank 1 at the end: then the likelier ones.
+    # Many may share rank 1 at the end: then the more likely ones.
     top = sorted(estimates, key=lambda key: (-estimates[key].low, estimates[key].log_perplexity))[:NAMED]
     return [canary.id for canary in record.canaries if canary.id in top]
 
@@ -167,7 +167,7 @@ def _sizes(record: RunRecord) -> dict[str, float]:
 
 
 def _draw_sizes(axes: Axes, theme: Theme, sizes: Mapping[str, float], height: float) -> None:
-    """As high as exposure goes: the secret is the likeliest of all."""
+    """As high as exposure goes: the secret is the most likely of all."""
     top = axes.get_ylim()[1]
     # Formats of the same size share a line.
     names = {bits: "/".join(name for name in sizes if sizes[name] == bits) for bits in sorted(set(sizes.values()))}

@@ -41,13 +41,13 @@ GLOSSARY = (
     ),
     (
         "Rank",
-        "The place of a secret when all secrets of its format are sorted from the likeliest to the least likely. "
+        "The place of a secret when all secrets of its format are sorted from the most likely to the least likely. "
         "The secret of rank 1 is the first that an attacker would guess.",
     ),
     (
         "Guesses",
         "How many of them find the secret, if one guesses in the order of the model's preference: as many as its rank. "
-        '"Proven" follows from a count of all secrets that are likelier, or from an attack that came up with the '
+        '"Proven" follows from a count of all secrets that are more likely, or from an attack that came up with the '
         "secret; with a confidence it follows from a sample. Of a format with few secrets, only as many guesses are "
         "spoken of as a tenth of them: with enough guesses anyone finds everything.",
     ),
@@ -69,7 +69,7 @@ GLOSSARY = (
     ),
     (
         "Proven optimal",
-        "The attack went on until no secret outside its list could be likelier than those in it.",
+        "The attack went on until no secret outside its list could be more likely than those in it.",
     ),
 )
 """Terms and what they mean."""
@@ -154,7 +154,7 @@ def canary_rows(record: RunRecord) -> list[CanaryRow]:
 
 
 def _most_exposed_first(row: CanaryRow) -> tuple[float, float]:
-    """By what is certain; nothing measured comes last, and of equal exposures the likelier text comes first."""
+    """By what is certain; nothing measured comes last, and of equal exposures the more likely text comes first."""
     return (-row.estimate.low, row.estimate.log_perplexity) if row.estimate else (math.inf, math.inf)
 
 

@@ -110,7 +110,7 @@ def _references_picture(record: RunRecord, name: str) -> Picture:
         alt=f"Histogram of the log-perplexities of {len(drawn):,} secrets drawn uniformly from the format "
         f"{name}, between {min(drawn):.1f} and {max(drawn):.1f} bits."
         + (f" Canaries, in bits: {placed}." if placed else ""),
-        caption="A canary left of all the others is likelier than any secret drawn.",
+        caption="A canary left of all the others is more likely than any secret drawn.",
         sources=in_all_sizes(
             lambda theme, width: plots.reference_histogram(
                 references, costs, highlight=names, title="", theme=theme, width=width

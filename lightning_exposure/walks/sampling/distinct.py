@@ -115,7 +115,7 @@ def distinct_walks(
     bound: float = math.inf,
     memory: int = DEFAULT_MEMORY,
 ) -> DistinctWalks:
-    """Draw up to `samples` different secrets that cost at most `bound` bits, likelier ones with more probability.
+    """Draw up to `samples` different secrets that cost at most `bound` bits, more likely ones with more probability.
 
     Args:
         tree: What to walk.

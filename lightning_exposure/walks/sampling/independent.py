@@ -48,7 +48,7 @@ def uniform_walks(
     Args:
         tree: Where the secrets live.
         samples: How many; all there are, if that is less.
-        seed: Of the draw.
+        seed: The random seed of the draw.
         exclude: Secrets not to draw.
         memory: The limit for model states, in bytes.
     """

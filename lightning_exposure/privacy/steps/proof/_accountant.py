@@ -16,7 +16,7 @@ def check_accounting(
     """Refuse a history in which steps that were made are not, or are other ones.
 
     Args:
-        before: What the accountant had when the training began, as `(noise multiplier, sample rate, how many)`.
+        before: What the accountant had when training began, as `(noise multiplier, sample rate, how many)`.
         after: What it has now.
         steps: How many steps the optimizer has made since.
         noise_multiplier: With how much noise.

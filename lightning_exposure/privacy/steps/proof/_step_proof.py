@@ -57,7 +57,7 @@ class StepProof:
     """Looks at every step of a training run, at the first ones and at random later ones more closely.
 
     Its methods are called in this order for each batch: `begin`, `clipped`, `noised`, `before_step`, `after_step`,
-    `end`; and at the end of the training `finish`.
+    `end`; and at the end of training `finish`.
 
     Args:
         module: What is trained.
