@@ -388,7 +388,7 @@ def test_it_is_dark_where_dark_is_preferred_in_chromium(tmp_path: Path, page: st
 
 
 def _against_a_prior(prior: str = "before_training") -> RunRecord:
-    """The most exposed canary is of rank 1, 12.34 bits ahead of the next; priors differ from one canary to the other."""
+    """The most exposed canary is of rank 1, 12.34 bits ahead of the next; each canary has a prior of its own."""
     record = make_record()
     final = record.history[-1]
     estimates = {
