@@ -96,8 +96,10 @@ def margin_text(estimate: ExposureEstimate, digits: int = 1, at_least: str = "�
 
     >>> from dataclasses import replace
     >>> first = ExposureEstimate("a", 9.6, 9.6, 9.6, "exact", 1, 3.0, 9.6, False, 0.95, 9, margin_bits=12.34)
-    >>> margin_text(first), margin_text(replace(first, margin_is_bound=True)), margin_text(replace(first, margin_bits=None))
-    ('12.3', '≥ 12.3', '')
+    >>> margin_text(first), margin_text(replace(first, margin_is_bound=True))
+    ('12.3', '≥ 12.3')
+    >>> margin_text(replace(first, rank=2, margin_bits=None))
+    ''
     """
     if estimate.margin_bits is None:
         return ""

@@ -93,6 +93,11 @@ def test_scalars_charts_and_tables_are_in_the_run_file(tmp_path: Path) -> None:
     assert {row[2] for row in found["data"]} == {c.text for a in attack.extractions.values() for c in a.candidates}
     (judged,) = tables(tmp_path, "extraction/verdicts")
     assert judged["data"] == [[key, str(verdict)] for key, verdict in attack.verdicts.items()]
+    (measured,) = tables(tmp_path, "exposure/estimates")
+    final = exposure.history[-1].estimates
+    assert [row[0] for row in measured["data"]] == list(final)
+    ahead = measured["columns"].index("ahead of the next (bits)")
+    assert [row[ahead] for row in measured["data"]] == [found.margin_bits for found in final.values()]
     series = tables(tmp_path, "exposure/over_epochs")
     assert len(series) == 3
     newest = max(series, key=lambda table: len(table["data"]))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from lightning_exposure.report import MissingExtraError, References, RunRecord, write_report
+from lightning_exposure.report.figures.paper import exposure_over_training
 from lightning_exposure.report.pages import run as html
 from lightning_exposure.report.pages._contents import attack_rows, canary_rows, facts, meaning, shade
 from lightning_exposure.report.pages.run import render
@@ -381,3 +382,67 @@ def test_it_is_dark_where_dark_is_preferred_in_chromium(tmp_path: Path, page: st
         assert item["sources"] == sources
         assert item["scroll"] <= item["inner"]
     assert "CONSOLE" not in log
+
+
+# --- priors and margins --------------------------------------------------------------------------------------
+
+
+def _against_a_prior(prior: str = "before_training") -> RunRecord:
+    """The most exposed canary is of rank 1, 12.34 bits ahead of the next; each canary has a prior of its own."""
+    record = make_record()
+    final = record.history[-1]
+    estimates = {
+        key: replace(estimate, bits=17.2, low=17.2, high=17.2, prior_bits=20.0 + place)
+        for place, (key, estimate) in enumerate(final.estimates.items())
+    }
+    best = estimates["ssn-16x"]
+    estimates["ssn-16x"] = replace(best, method="exact", rank=1, bits=22.0, low=22.0, high=22.0, margin_bits=12.34)
+    record.history[-1] = replace(final, estimates=estimates, prior=prior)
+    return record
+
+
+@pytest.mark.usefixtures("without_figures")
+class TestPriorsAndMargins:
+    def test_bits_of_the_secrets_own_ceiling_beside_the_rank(self) -> None:
+        text = re.sub(r"\s+", " ", _Outline(render(_against_a_prior())).text)
+        assert "22.00 of 22.00" in text
+        assert "17.20 of 20.00" in text
+        assert " of 29.90" not in text, "log2 |R| is no ceiling here"
+        assert "1 (12.3 bits ahead)" in text
+        assert "with 22.0 of 22.0 bits against the prior" in text
+        assert "It costs 12.3 bits less than the next one." in text
+
+    @pytest.mark.parametrize(
+        ("prior", "words"),
+        [
+            ("before_training", "the model as it was before this training"),
+            ("without_adapters", "the model without its adapters"),
+            ("runs/base.ckpt", "runs/base.ckpt"),
+        ],
+    )
+    def test_what_the_prior_is(self, prior: str, words: str) -> None:
+        record = _against_a_prior(prior)
+        assert ("prior", words) in facts(record)
+        text = _Outline(render(record)).text
+        assert "Ranks do not depend on the prior" in text
+
+    def test_without_them_nothing_is_said(self) -> None:
+        page = render(make_record())
+        assert "prior" not in _Outline(page).text.lower()
+        assert "ahead" not in _Outline(page).text.lower()
+
+    def test_a_margin_that_is_a_bound(self) -> None:
+        record = _against_a_prior()
+        estimates = record.history[-1].estimates
+        estimates["ssn-16x"] = replace(estimates["ssn-16x"], margin_is_bound=True)
+        assert "1 (≥ 12.3 bits ahead)" in re.sub(r"\s+", " ", _Outline(render(record)).text)
+        assert any("at least 12.3 bits less" in words for words in meaning(record))
+
+
+def test_figures_against_a_prior_have_no_line_for_the_size_of_the_format() -> None:
+    captions = [picture.caption for picture in html.pictures(_against_a_prior())]
+    assert captions[0].startswith("Exposure of the canaries, against the prior of the model as it was before")
+    drawn = exposure_over_training(_against_a_prior())
+    assert not [line for axes in drawn.axes for line in axes.get_lines() if line.get_label() == "_size"]
+    drawn = exposure_over_training(make_record())
+    assert [line for axes in drawn.axes for line in axes.get_lines() if line.get_label() == "_size"]

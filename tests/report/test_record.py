@@ -321,3 +321,19 @@ def test_what_an_estimate_rests_on_is_kept(record: RunRecord, tmp_path: Path) ->
 def test_a_long_list_of_names_is_cut() -> None:
     assert listed("abcd") == "a, b, c, d"
     assert listed("abcdefg") == "a, b, c, d and 3 more"
+
+
+def test_what_exposures_were_measured_against_is_kept(tmp_path: Path) -> None:
+    record = make_record()
+    final = record.history[-1]
+    estimates = {key: replace(estimate, prior_bits=20.5) for key, estimate in final.estimates.items()}
+    record.history[-1] = replace(final, estimates=estimates, prior="before_training")
+    record.save(tmp_path)
+    loaded = RunRecord.load(tmp_path)
+    assert [measurement.prior for measurement in loaded.history[-2:]] == [None, "before_training"]
+    assert loaded.history == record.history
+    content = json.loads((tmp_path / "exposure.json").read_text())
+    content["history"][-1]["prior"] = 7
+    (tmp_path / "exposure.json").write_text(json.dumps(content))
+    with pytest.raises(ManifestError, match=r"history\[9\]\.prior is 7; expected a string"):
+        RunRecord.load(tmp_path)

@@ -76,15 +76,16 @@ GLOSSARY = (
 
 _MARGIN = (
     "Ahead",
-    "Of the secret of rank 1: how many bits less it costs than the next one. Exposure ends at its largest value when the "
-    "first guess is right, however sure the model is; this goes on.",
+    "Of the secret of rank 1: how many bits less it costs than the next one. Exposure ends at its largest value when "
+    "the first guess is right, however sure the model is; this goes on.",
 )
 _PRIOR = (
     "Prior",
-    "How likely each secret was before this model learned anything about it, by a reference model that has not seen it. "
-    "Exposure is then -log₂ of the prior probability of all secrets that the model holds at least as likely: a secret "
-    "that was not learned shows b bits with a probability of at most 2^-b, however common it is. The largest value is "
-    "-log₂ of its own prior probability, another one for each secret. Ranks and guesses do not depend on the prior.",
+    "How likely each secret was before this model learned anything about it, according to a reference model that has "
+    "not seen it. Exposure is then -log₂ of the prior probability of all secrets that the model finds at least as "
+    "likely: a secret drawn from the prior that was not learned shows b bits with a probability of at most 2^-b. The "
+    "largest value is -log₂ of its own prior probability, another one for each secret. "
+    "Ranks do not depend on the prior.",
 )
 _PRIORS = {
     "without_adapters": "the model without its adapters",

@@ -80,9 +80,10 @@ def pictures(record: RunRecord) -> list[Picture]:
             Picture(
                 title="Exposure over training",
                 alt=_history_in_words(record),
-                caption=f"Exposure of the canaries{_against(record)}, and the losses below. Lines are drawn at the low ends: at least so "
-                "exposed; the shades reach to the high ends. Hollow marks are lower bounds. Exposure that rises while "
-                "the validation loss still falls is memorization, not overfitting.",
+                caption=f"Exposure of the canaries{_against(record)}, and the losses below. "
+                "Lines are drawn at the low ends: at least so exposed; the shades reach to the high ends. Hollow "
+                "marks are lower bounds. Exposure that rises while the validation loss still falls is memorization, "
+                "not overfitting.",
                 sources=in_all_sizes(
                     lambda theme, width: plots.exposure_over_training(record, theme=theme, width=width)
                 ),
