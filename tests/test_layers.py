@@ -27,6 +27,7 @@ LAYERS = [
     "_torch",
     "_checks",
     "_files",
+    "_html",
     "secrets",
     "tokenization",
     "adapters",
