@@ -12,6 +12,7 @@ from lightning_exposure import CanarySet, ExposureEstimate, Extraction, LeakEsti
 from lightning_exposure.extraction import Candidate
 from lightning_exposure.privacy import audit
 from lightning_exposure.report import Measurement, RunRecord
+from lightning_exposure.report.figures.paper import exposure_over_training
 
 TEXT = "key <b>&7"
 CANARIES = CanarySet.draw(SecretFormat("pin <###>", name="pin"), repetitions=[1, 4], seed=0)
@@ -64,6 +65,11 @@ def test_a_result_is_a_small_table_with_its_texts_escaped(result: Any, shown: li
     found = Text(result._repr_html_())
     assert set(shown) <= set(found.shown)
     assert found.tags <= {"div", "strong", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+def test_a_figure_is_a_picture_without_pyplot() -> None:
+    figure: Any = exposure_over_training(record())
+    assert figure._repr_png_().startswith(b"\x89PNG")
 
 
 CELLS = [
