@@ -27,6 +27,7 @@ LAYERS = [
     "_checks",
     "_registry",
     "_files",
+    "_html",
     "secrets",
     "tokenization",
     "adapters",

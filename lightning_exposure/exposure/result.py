@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from lightning_exposure._html import html_table
+
 
 @dataclass(frozen=True)
 class ExposureEstimate:
@@ -62,6 +64,19 @@ class ExposureEstimate:
         interval = "" if self.low == self.high else f" [{self.low:.2f}, {self.high:.2f}]"
         scale = f"of {self.ceiling_bits:.2f} bits ({self.method})"
         return f"{self.secret!r}: exposure {sign} {self.bits:.2f}{interval} {scale}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        at_least = "at least " if self.is_bound else ""
+        rank = f"{self.rank:,}" if isinstance(self.rank, int) else f"about {self.rank:,.1f}"
+        rows = [
+            ("exposure", f"{at_least}{self.bits:.2f} of {self.ceiling_bits:.2f} bits"),
+            ("interval", f"{self.low:.2f} to {self.high:.2f}"),
+            ("rank", rank),
+            ("method", self.method),
+            ("rests on", self.rests_on),
+        ]
+        return html_table(self.secret, [row for row in rows if row[1]])
 
     def to_dict(self) -> dict[str, object]:
         """All attributes, for JSON."""

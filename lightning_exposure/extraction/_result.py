@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lightning_exposure._files import Field, read_json, write_json
+from lightning_exposure._html import html_table
 
 _VERSION = 1
 
@@ -59,6 +60,13 @@ class Extraction:
     settings: Mapping[str, Any]
     walks_until_target: int | None = None
     rests_on: str = ""
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        proof = "proven to be the likeliest" if self.optimal else f"not proven: ended by {self.ended_by}"
+        title = f"{self.algorithm}: {proof}; {self.expansions:,} expansions"
+        rows = [(candidate.order, candidate.text, f"{candidate.bits:.2f}") for candidate in self.candidates]
+        return html_table(title, rows, columns=("#", "candidate", "bits"))
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes, for JSON."""

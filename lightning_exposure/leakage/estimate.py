@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, field
 
 from lightning_exposure._checks import number
+from lightning_exposure._html import html_table
 from lightning_exposure.leakage.decoder import Decoder
 
 
@@ -102,6 +103,20 @@ class LeakEstimate:
             most = "no number is certain to do" if queries[1] is None else f"{_readable(queries[1])} at most"
             often = f"samples for an even chance: {_readable(queries[0])} at least, {most}"
         return f"{self.secret!r}: leaks with probability [{self.low:.3g}, {self.high:.3g}] a sample; {often}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        queries = self.queries(0.5)
+        often = "it never leaks"
+        if queries is not None:
+            most = "no number is certain" if queries[1] is None else f"at most {_readable(queries[1])}"
+            often = f"at least {_readable(queries[0])}, {most}"
+        rows = [
+            ("leaks with probability", f"{self.low:.3g} to {self.high:.3g} a sample"),
+            ("samples for an even chance", often),
+            ("share within the format", f"{self.share:.3g}"),
+        ]
+        return html_table(self.secret, rows)
 
     def to_dict(self) -> dict[str, object]:
         """All attributes, for JSON."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning_exposure._files import REMEDY, Field, plain, read_json, write_json
+from lightning_exposure._html import html_table
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
@@ -168,6 +169,21 @@ class RunRecord:
         Controls, and canaries that are held out, were never inserted: they are not counted but named.
         """
         return summarize(self.canaries, self.verdicts)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        estimates, verdicts = self.final.estimates if self.final else {}, self.verdicts
+        rows = [
+            (
+                canary.id,
+                canary.copies,
+                f"{estimates[canary.id].low:.2f} to {estimates[canary.id].high:.2f}" if canary.id in estimates else "",
+                verdicts[canary.id],
+            )
+            for canary in self.canaries
+        ]
+        columns = ("canary", "copies", "exposure in bits", "how many guesses find it")
+        return html_table(self.verdict, rows, columns=columns)
 
     # ---- the file -----------------------------------------------------------------------------------------
 

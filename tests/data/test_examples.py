@@ -84,8 +84,6 @@ def datasets() -> Any:
     return pytest.importorskip("datasets")
 
 
-# From dill, about a class of pyarrow, whenever a dataset is given its fingerprint.
-@pytest.mark.filterwarnings("ignore:Cannot locate reference to")
 class TestHuggingFaceDatasets:
     def test_a_dataset_stays_one_with_its_features(self, datasets: Any) -> None:
         data = datasets.Dataset.from_dict({"text": TEXTS, "label": list(range(40))})

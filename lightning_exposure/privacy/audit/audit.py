@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from lightning_exposure._checks import check_confidence, check_delta, whole_number
+from lightning_exposure._html import html_table
 from lightning_exposure.errors import ScoreError
 from lightning_exposure.exposure.intervals import clopper_pearson
 from lightning_exposure.privacy.audit._bounds import one_run_epsilon, rates_epsilon, tries_epsilon
@@ -64,6 +65,17 @@ class AuditResult:
     def privacy_loss(self) -> float:
         """How far the attacker is from luck to certainty: `(P - 0.5) / 0.5`, and 0 for one who is worse than luck."""
         return max(0.0, (self.accuracy - 0.5) / 0.5)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = [
+            ("epsilon", f"at least {self.epsilon_lower:.3f} ({100 * self.confidence:.4g}%, delta {self.delta:g})"),
+            ("guesses", f"{self.correct:,} of {self.guesses:,} right"),
+            ("canaries", f"{self.inserted:,} inserted, {self.held_out:,} held out"),
+            ("AUC", f"{self.auc:.3f}"),
+            ("accuracy", f"{self.accuracy:.3f}"),
+        ]
+        return html_table("Privacy audit", rows)
 
     def to_dict(self) -> dict[str, Any]:
         """All attributes as plain values."""

@@ -108,7 +108,8 @@ def line_style(theme: Theme, place: int) -> LineStyle:
 
 def new_figure(theme: Theme, width: float, height: float) -> Figure:
     """A figure that belongs to no one else: pyplot, and with it every global state, is left out of this."""
-    figure: Figure = require("matplotlib.figure").Figure(
+    require("matplotlib.figure")
+    figure: Figure = import_module("lightning_exposure.report.figures._shown").ShownFigure(
         figsize=(width, height), layout="constrained", facecolor=theme.background
     )
     return figure
