@@ -95,7 +95,7 @@ def _encoder(examples: Any, is_stored: bool) -> Callable[[str], Any]:
             return lambda text: {names[0]: text}
     elif not examples or isinstance(examples[0], str):
         return lambda text: text
-    elif isinstance(examples[0], Mapping) and len(examples[0]) == 1 and isinstance(*examples[0].values(), str):
+    elif isinstance(examples[0], Mapping) and [type(value) for value in examples[0].values()] == [str]:
         (name,) = examples[0]
         return lambda text: {name: text}
     raise ArgumentError(

@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lightning_exposure._checks import check_delta, refusal
@@ -49,7 +48,7 @@ _STATES = "lightning_exposure"
 """Under which name the states of these callbacks are saved with the Trainer's own."""
 
 
-class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
+class ExposureTrainerCallback(TrainerCallback):
     """Measures the exposure of canaries while a `transformers.Trainer` trains, attacks the model and audits it.
 
     Also for trainers that are built on it, such as TRL's `SFTTrainer`. The training is not changed in the least: the
@@ -230,7 +229,7 @@ class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
             shared.spelling(format, tokenizer)
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Refuse what cannot work before any training is paid for; and measure what the model already gives.
 
@@ -239,7 +238,7 @@ class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
             ModelError: No adapter fits the model.
             DataError: The training data hold other canaries, or these as other tokens.
         """
-        around = self._around(args, state, control, model, kwargs)
+        model, around = kwargs["model"], self._around(args, state, control, kwargs)
         go_first(around.handler, self)
         shared, tokenizer = SharedTrees(), self._tokenizer(kwargs)
         with quiet(model):
@@ -258,11 +257,9 @@ class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
             self._audit.take_baseline(model, around)
         self._keep(state)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Measure every few steps, and after the last step of an epoch: a checkpoint may be saved before it ends."""
-        around = self._around(args, state, control, model, kwargs)
+        model, around = kwargs["model"], self._around(args, state, control, kwargs)
         ended = at_end_of_epoch(state)
         now = moment(state, control, epoch_ended=ended)
         found = self._monitor.after_step(model, around, now)
@@ -272,10 +269,10 @@ class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
             self._keep(state)
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Measure an epoch that ended early."""
-        around = self._around(args, state, control, model, kwargs)
+        model, around = kwargs["model"], self._around(args, state, control, kwargs)
         if self._monitor.after_epoch(model, around, moment(state, control, epoch_ended=True)) is not None:
             self._keep(state)
 
@@ -302,18 +299,20 @@ class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
         args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
-        metrics: dict[str, float],
         **kwargs: Any,
     ) -> None:
         """Let what decides by an evaluation find the newest exposures in it."""
         if self._monitor.trees.trees:
-            metrics.update({f"eval_{name}": value for name, value in (self._monitor.newest_metrics() or {}).items()})
+            kwargs["metrics"].update(
+                {f"eval_{name}": value for name, value in (self._monitor.newest_metrics() or {}).items()}
+            )
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """The weights that the Trainer ends with: measure, attack, audit and report."""
-        around, now = self._around(args, state, control, model, kwargs), final_moment(args, state)
+        model, around = kwargs["model"], self._around(args, state, control, kwargs)
+        now = final_moment(args, state)
         self._monitor.finish(model, around, now)
         self._steps = now.step
         if self._attack is not None:
@@ -332,15 +331,9 @@ class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
     # ---- inside -------------------------------------------------------------------------------------------
 
     def _around(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        model: nn.Module,
-        others: Mapping[str, Any],
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, others: Mapping[str, Any]
     ) -> TrainerSurroundings:
-        handler = calling_handler(sys._getframe())
-        return TrainerSurroundings(args, state, control, {"model": model, **others}, handler, self)
+        return TrainerSurroundings(args, state, control, others, calling_handler(sys._getframe()), self)
 
     def _tokenizer(self, given: Mapping[str, Any]) -> Any:
         found = given.get("processing_class") if self.tokenizer is None else self.tokenizer
@@ -354,7 +347,7 @@ class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
         return getattr(found, "tokenizer", found) if self.tokenizer is None else found
 
     def _check_data(self, shared: SharedTrees, tokenizer: Any, loader: Any) -> None:
-        dataset = getattr(loader, "dataset", None)
+        dataset: Any = getattr(loader, "dataset", None)
         if self.check_data and readable(dataset):
             by_format = self._trees.by_format
             check_planted(dataset, {shared.spelling(format, tokenizer): by_format[format] for format in by_format})
@@ -372,11 +365,11 @@ class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
         """
         parts = {"exposure": self._monitor, "attack": self._attack, "audit": self._audit}
         states = {name: part.state_dict() for name, part in parts.items() if part is not None}
-        state.stateful_callbacks.setdefault(_STATES, {})[self._identity.key(self.settings)] = states
+        _saved(state)[self._identity.key(self.settings)] = states
 
     def _restore(self, state: TrainerState) -> None:
         """Continue what a checkpoint brought: a new run has none."""
-        saved = (state.stateful_callbacks or {}).get(_STATES, {})
+        saved = _saved(state)
         own = [key for key in saved if self._identity.owns(key)]
         key = self._identity.key(self.settings)
         if key not in own and len(own) != 1:
@@ -385,6 +378,13 @@ class ExposureTrainerCallback(TrainerCallback):  # type: ignore[misc]
         for name, part in (("exposure", self._monitor), ("attack", self._attack), ("audit", self._audit)):
             if part is not None and name in states:
                 part.load_state_dict(states[name])
+
+
+def _saved(state: TrainerState) -> dict[str, Any]:
+    """The states of all callbacks of this kind, by their keys."""
+    everyones: Any = state.stateful_callbacks  # a dict as soon as the state is made
+    found: dict[str, Any] = everyones.setdefault(_STATES, {})
+    return found
 
 
 def _attack_of(trees: CanaryTrees, asked: bool | Mapping[str, Any], name: str) -> CanaryAttack | None:
