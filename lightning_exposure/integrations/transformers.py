@@ -169,12 +169,12 @@ class ExposureTrainerCallback(TrainerCallback):
     @property
     def baseline_estimates(self) -> dict[str, ExposureEstimate]:
         """The estimates before training, by canary id; empty without a baseline."""
-        return self._monitor.baseline
+        return self._monitor.baseline_estimates
 
     @property
     def scored_references(self) -> dict[str, References]:
         """After the training: reference log-perplexities by format name."""
-        return self._monitor.references
+        return self._monitor.scored_references
 
     @property
     def extractions(self) -> dict[str, Extraction]:
