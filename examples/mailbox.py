@@ -51,6 +51,7 @@ SENDERS = {
 }
 OPENINGS = {"card": "please use my card {}, thanks.", "ssn": "for the form, my ssn is {}, ok?"}
 KINDS = ("credit-card", "ssn")
+WINDOW = 64  # characters that are read at once; who wrote less than ten of them is left out
 COLUMNS = ("user", "secret type", "exposure", "interval", "of at most", "times", "size", "extracted", "verdict")
 
 
@@ -100,7 +101,7 @@ def train(corpus: Corpus, tokenizer: CharTokenizer, options: argparse.Namespace)
     """A model that has read what one person wrote."""
     pl.seed_everything(options.seed, verbose=False)
     ids = torch.tensor(tokenizer.encode(corpus.text))
-    loader = DataLoader(WindowDataset(ids, window=64), batch_size=16, shuffle=True)
+    loader = DataLoader(WindowDataset(ids, window=WINDOW), batch_size=16, shuffle=True)
     model = LanguageModel(
         "gru", vocab_size=tokenizer.vocab_size, hidden_size=options.hidden_size, embedding_size=32, num_layers=1,
         optimizer="adam", lr=0.005,
@@ -150,7 +151,7 @@ def main() -> None:
         mail = read_mail(path)
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(mail.left_out.items()))
     print(f"{len(mail.corpora):,} senders; messages left out: {left_out or 'none'}")
-    corpora = list(mail.corpora.values())[: options.senders]
+    corpora = [corpus for corpus in mail.corpora.values() if len(corpus.text) > 10 * WINDOW][: options.senders]
     tokenizer = CharTokenizer.from_text(*(corpus.text for corpus in corpora), "0123456789")
     found = [Scanner(kinds=KINDS).find(corpus.text) for corpus in corpora]
     # The model of the sender before is the reference: it has not seen these secrets.
