@@ -98,10 +98,10 @@ def make_mailbox(path: Path, size: int, dice: random.Random) -> None:
     box.close()
 
 
-def train(corpus: Corpus, tokenizer: CharTokenizer, options: argparse.Namespace, folder: Path | None) -> LanguageModel:
-    """A model that has read what one person wrote; kept in a folder, if one is given."""
+def train(text: str, tokenizer: CharTokenizer, epochs: int, options: argparse.Namespace, name: str) -> LanguageModel:
+    """A model that has read a text; kept, if that is asked for."""
     pl.seed_everything(options.seed, verbose=False)
-    ids = torch.tensor(tokenizer.encode(corpus.text))
+    ids = torch.tensor(tokenizer.encode(text))
     loader = DataLoader(WindowDataset(ids, window=WINDOW), batch_size=16, shuffle=True)
     model = LanguageModel(
         "gru", vocab_size=tokenizer.vocab_size, hidden_size=options.hidden_size, embedding_size=32, num_layers=1,
@@ -115,6 +115,7 @@ def train(corpus: Corpus, tokenizer: CharTokenizer, options: argparse.Namespace,
     if options.save is not None:  # as a run, for `lightning-exposure scan`
         folder = options.save / name
         folder.mkdir(parents=True, mode=0o700)
+        (folder / "mail.txt").touch(mode=0o600)
         trainer.save_checkpoint(folder / "model.ckpt")
         tokenizer.save(folder / "tokenizer.json")
         (folder / "mail.txt").write_text(text, encoding="utf-8")
