@@ -89,7 +89,7 @@ def test_the_weights_of_before_are_the_reference_of_a_model_that_was_pretrained(
     for row in callback.scan.rows:
         (alone,) = measure_exposure(tree, [f"my pin is {row.text}"], prior=prior)
         assert row.estimate is not None
-        assert row.estimate.low - 1e-9 <= alone.bits <= row.estimate.high + 1e-9
+        assert row.estimate.low - 1e-6 <= alone.bits <= row.estimate.high + 1e-6
 
 
 def test_without_a_reference_nothing_is_called_memorized(tmp_path: Path) -> None:
