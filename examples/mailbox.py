@@ -2,7 +2,7 @@
 
 Makes a mailbox of several people with card and social security numbers in it, once to three times, among quoted
 replies, automatic mail and mail to everyone; reads it again, trains one small model per sender on what they wrote
-themselves, finds the secrets, and measures each of them against a model that was trained on somebody else's mail.
+themselves, finds the secrets, and measures each of them against a model that has read everybody else's mail.
 
     python examples/mailbox.py
     python examples/mailbox.py --mail maildir --senders 7 --epochs 10    # a mailbox of yours, such as the Enron corpus
@@ -51,6 +51,8 @@ SENDERS = {
 }
 OPENINGS = {"card": "please use my card {}, thanks.", "ssn": "for the form, my ssn is {}, ok?"}
 KINDS = ("credit-card", "ssn")
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+WINDOW = 64  # characters that are read at once; who wrote less than ten of them is left out
 COLUMNS = ("user", "secret type", "exposure", "interval", "of at most", "times", "size", "extracted", "verdict")
 
 
@@ -96,27 +98,34 @@ def make_mailbox(path: Path, size: int, dice: random.Random) -> None:
     box.close()
 
 
-def train(corpus: Corpus, tokenizer: CharTokenizer, options: argparse.Namespace) -> LanguageModel:
-    """A model that has read what one person wrote."""
+def train(text: str, tokenizer: CharTokenizer, epochs: int, options: argparse.Namespace, name: str) -> LanguageModel:
+    """A model that has read a text; kept, if that is asked for."""
     pl.seed_everything(options.seed, verbose=False)
-    ids = torch.tensor(tokenizer.encode(corpus.text))
-    loader = DataLoader(WindowDataset(ids, window=64), batch_size=16, shuffle=True)
+    ids = torch.tensor(tokenizer.encode(text))
+    loader = DataLoader(WindowDataset(ids, window=WINDOW), batch_size=16, shuffle=True)
     model = LanguageModel(
         "gru", vocab_size=tokenizer.vocab_size, hidden_size=options.hidden_size, embedding_size=32, num_layers=1,
         optimizer="adam", lr=0.005,
     )  # fmt: skip
     trainer = pl.Trainer(
-        max_epochs=options.epochs, accelerator="cpu", logger=False, enable_checkpointing=False,
+        max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(model, loader)
+    if options.save is not None:  # as a run, for `lightning-exposure scan`
+        folder = options.save / name
+        folder.mkdir(parents=True, mode=0o700)
+        (folder / "mail.txt").touch(mode=0o600)
+        trainer.save_checkpoint(folder / "model.ckpt")
+        tokenizer.save(folder / "tokenizer.json")
+        (folder / "mail.txt").write_text(text, encoding="utf-8")
     return model.eval()
 
 
 def print_table(corpora: Sequence[Corpus], scans: Sequence[Scan]) -> None:
     """The paper's Table 10: type, exposure, times present, size, extracted; no secret is shown."""
     rows = []
-    for letter, corpus, scan in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", corpora, scans, strict=False):
+    for letter, corpus, scan in zip(LETTERS, corpora, scans, strict=False):
         for row in scan.rows:
             cells = scan.cells(row)
             size = f"{len(corpus.text.encode()) / 1000:.1f} kB"
@@ -129,14 +138,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="little mail and small models, in seconds")
     parser.add_argument("--mail", type=Path, help="an mbox file, a maildir, or a directory with one file a message")
-    parser.add_argument("--senders", type=int, default=7, help="those who wrote most (default: %(default)s)")
+    parser.add_argument(
+        "--senders",
+        type=int,
+        default=7,
+        choices=range(2, 27),
+        metavar="N",
+        help="those who wrote most (default: %(default)s)",
+    )
     parser.add_argument("--size", type=int, default=8000, help="characters by each, if made up (default: %(default)s)")
-    parser.add_argument("--epochs", type=int, default=40, help="(default: %(default)s)")
+    parser.add_argument("--epochs", type=int, default=25, help="of the models (default: %(default)s)")
+    parser.add_argument("--reference_epochs", type=int, default=5, help="of the references (default: %(default)s)")
     parser.add_argument("--hidden_size", type=int, default=128, help="units of the GRU (default: %(default)s)")
+    parser.add_argument("--save", type=Path, help="keep mail and models here, one folder a sender (default: nowhere)")
     parser.add_argument("--seed", type=int, default=0, help="of all that is random (default: %(default)s)")
     options = parser.parse_args()
     if options.fast:
-        options.size, options.epochs, options.hidden_size = 1000, 2, 16
+        options.size, options.epochs, options.reference_epochs, options.hidden_size = 1000, 2, 1, 16
     torch.set_num_threads(1)
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -150,17 +168,21 @@ def main() -> None:
         mail = read_mail(path)
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in sorted(mail.left_out.items()))
     print(f"{len(mail.corpora):,} senders; messages left out: {left_out or 'none'}")
-    corpora = list(mail.corpora.values())[: options.senders]
+    corpora = [corpus for corpus in mail.corpora.values() if len(corpus.text) > 10 * WINDOW][: options.senders]
     tokenizer = CharTokenizer.from_text(*(corpus.text for corpus in corpora), "0123456789")
     found = [Scanner(kinds=KINDS).find(corpus.text) for corpus in corpora]
-    # The model of the sender before is the reference: it has not seen these secrets.
     began = time.perf_counter()
-    models = [train(corpus, tokenizer, options) for corpus in corpora]
-    print(f"{len(models)} models trained in {time.perf_counter() - began:.0f} s")
+    models, references = [], []
+    for letter, corpus in zip(LETTERS, corpora, strict=False):
+        models.append(train(corpus.text, tokenizer, options.epochs, options, letter))
+        # The reference knows how people write, and what such numbers look like, but not these.
+        others = "\n".join(other.text for other in corpora if other is not corpus)
+        references.append(train(others, tokenizer, options.reference_epochs, options, f"others-than-{letter}"))
+    print(f"{len(models)} models and as many references trained in {time.perf_counter() - began:.0f} s")
     began = time.perf_counter()
     scans = [
-        scan_model(findings, models[number], tokenizer, models[number - 1], ScanSettings(seed=options.seed))
-        for number, findings in enumerate(found)
+        scan_model(findings, model, tokenizer, reference, ScanSettings(seed=options.seed))
+        for findings, model, reference in zip(found, models, references, strict=True)
     ]
     print(f"{sum(len(scan.rows) for scan in scans)} secrets measured in {time.perf_counter() - began:.0f} s\n")
     print_table(corpora, scans)

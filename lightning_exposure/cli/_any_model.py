@@ -49,7 +49,7 @@ def load_any_model(path: str, device: str = "cpu", *, option: str = "--model") -
 def _from_huggingface(directory: Path, device: str, option: str) -> LoadedModel:
     try:
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
+        from transformers.utils import logging as hf_logging
     except ImportError as error:
         raise refusal(
             option, str(directory), "a run of ours, because transformers is not installed",
@@ -61,6 +61,7 @@ def _from_huggingface(directory: Path, device: str, option: str) -> LoadedModel:
             f"{option} is {str(directory)!r}, which has no tokenizer; expected tokenizer.json, vocab.json or the like "
             "beside the model. Save the tokenizer in it with save_pretrained()."
         )
+    logging: Any = hf_logging
     shows_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # ours is enough
     try:

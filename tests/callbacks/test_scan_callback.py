@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch.utils.data import Dataset
 
-from lightning_exposure import ScanCallback, SecretFormat
+from lightning_exposure import CanarySet, ScanCallback, SecretFormat, SecretTree, measure_exposure
 from lightning_exposure.callbacks.scan import texts_of
 from lightning_exposure.data.text import WindowDataset
 from lightning_exposure.errors import ArgumentError, ManifestError
+from lightning_exposure.measuring.scanning import UntrainedReferenceWarning
 from lightning_exposure.secrets import Scanner
 from tests.callbacks.setups import CANARIES, CHARS, PIN, Model, loader, trainer
 
@@ -31,7 +32,8 @@ def fit(folder: Path, *callbacks: Any, **options: Any) -> tuple[Model, L.Trainer
 
 
 def test_what_the_training_data_holds_is_measured(tmp_path: Path, capsys: Any) -> None:
-    callback = ScanCallback(TEXTS, tokenizer=CHARS, scanner=SCANNER, every_n_epochs=2, reference="before_training")
+    reference = Model()
+    callback = ScanCallback(TEXTS, tokenizer=CHARS, scanner=SCANNER, every_n_epochs=2, reference=reference)
     _, runner = fit(tmp_path, callback)
     assert [entry["epoch"] for entry in callback.history] == [2, 3]
     assert callback.scan is not None
@@ -41,7 +43,7 @@ def test_what_the_training_data_holds_is_measured(tmp_path: Path, capsys: Any) -
     assert runner.callback_metrics["scan/secrets"] == 2
     assert runner.callback_metrics["scan/exposure_max"] == callback.history[-1]["scan/exposure_max"]
     printed = "".join(capsys.readouterr())
-    assert "scan" not in printed or "my pin" not in printed
+    assert "my pin" not in printed
     assert "pin-" in printed, "a name stands for the secret"
     for secret in (RARE, FREQUENT):
         assert secret not in printed
@@ -51,7 +53,8 @@ def test_the_weights_are_the_same_with_and_without_it(tmp_path: Path) -> None:
     plain, _ = fit(tmp_path)
     after = torch.random.get_rng_state()
     callback = ScanCallback(TEXTS, CHARS, scanner=SCANNER, every_n_epochs=1, reference="before_training")
-    scanned, _ = fit(tmp_path, callback)
+    with pytest.warns(UntrainedReferenceWarning, match="accuses them all"):
+        scanned, _ = fit(tmp_path, callback)
     assert torch.equal(after, torch.random.get_rng_state())
     assert len(callback.history) == 3
     for one, two in zip(plain.state_dict().values(), scanned.state_dict().values(), strict=True):
@@ -70,6 +73,23 @@ def test_nothing_of_a_secret_goes_into_a_checkpoint(tmp_path: Path) -> None:
     again = ScanCallback(TEXTS, CHARS, scanner=SCANNER)
     again.load_state_dict(state)
     assert again.history == callback.history
+
+
+def test_the_weights_of_before_are_the_reference_of_a_model_that_was_pretrained(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Model()
+    others = CanarySet.draw(PIN, repetitions=[1] * 30, seed=7)
+    trainer(tmp_path).fit(model, loader(others))
+    callback = ScanCallback(TEXTS, CHARS, scanner=SCANNER, reference="before_training", verbose=False)
+    trainer(tmp_path, callback).fit(model, loader())  # no warning: warnings are errors here
+    before, after = Model(), model
+    before.load_state_dict(callback.state_dict()["before_training"])
+    assert callback.scan is not None
+    tree, prior = (SecretTree(each, PIN, CHARS) for each in (after, before))
+    for row in callback.scan.rows:
+        (alone,) = measure_exposure(tree, [f"my pin is {row.text}"], prior=prior)
+        assert row.estimate is not None
+        assert row.estimate.low - 1e-6 <= alone.bits <= row.estimate.high + 1e-6
 
 
 def test_without_a_reference_nothing_is_called_memorized(tmp_path: Path) -> None:

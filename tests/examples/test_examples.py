@@ -49,10 +49,12 @@ def run(name: str, cwd: Path, *arguments: str, fast: bool = True) -> str:
 
 def test_every_example_is_tested() -> None:
     assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "birthdays.py",
         "dp_comparison.py",
         "existing_script.py",
         "existing_script_with_exposure.py",
         "finetune_gpt2.py",
+        "mailbox.py",
         "plain_module.py",
         "rare_prefix.py",
         "translation.py",

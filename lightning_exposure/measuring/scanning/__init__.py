@@ -2,7 +2,7 @@
 
 from lightning_exposure.measuring.scanning._engine import Reference, scan_model
 from lightning_exposure.measuring.scanning._found import FoundSecret, distinct_secrets
-from lightning_exposure.measuring.scanning._monitor import ReferenceSource, ScanMonitor
+from lightning_exposure.measuring.scanning._monitor import ReferenceSource, ScanMonitor, UntrainedReferenceWarning
 from lightning_exposure.measuring.scanning._settings import ScanSettings
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "ReferenceSource",
     "ScanMonitor",
     "ScanSettings",
+    "UntrainedReferenceWarning",
     "distinct_secrets",
     "scan_model",
 ]

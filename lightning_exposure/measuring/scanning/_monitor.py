@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +28,19 @@ from lightning_exposure.tree import SecretTree
 
 ReferenceSource = nn.Module | StepModel | str | Path | Literal["before_training", "without_adapters"]
 """Where a reference comes from: a module, a checkpoint, the weights of before, or the model without its adapters."""
+
+
+_UNTRAINED = 0.9
+"""A model to which nearly all tokens are alike has learnt nothing yet."""
+
+_KNOWS_NOTHING = (
+    "reference is 'before_training', and the model begins with weights that tell hardly any two tokens apart. Such a "
+    "reference knows no birthdays and no area codes, and accuses them all. Give a model trained on other texts."
+)
+
+
+class UntrainedReferenceWarning(UserWarning):
+    """The weights that a training begins with are no reference if they are random."""
 
 
 class ScanMonitor:
@@ -96,8 +111,10 @@ class ScanMonitor:
             self._weights = weights_of_checkpoint(self._reference)
         self._restored = False
         with quiet(module):  # what does not fit shows here, and not after the training
-            for model in filter(None, (self._pick(module), self._make_reference(module))):
-                self._try(model)
+            self._try(self._pick(module))
+            reference = self._make_reference(module)
+            if reference is not None:
+                self._try(reference, warn=self._reference == "before_training")
 
     def after_epoch(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Scan if the end of an epoch makes it due; the end of the training is left to `finish`.
@@ -147,8 +164,12 @@ class ScanMonitor:
         around.log(metrics, moment.step)
         return metrics
 
-    def _try(self, model: nn.Module | StepModel) -> None:
+    def _try(self, model: nn.Module | StepModel, *, warn: bool = False) -> None:
         """Read the prompt of a secret that the tokenizer can spell.
+
+        Args:
+            model: What reads it.
+            warn: Whether to warn if all tokens are alike to the model.
 
         Raises:
             ModelError: No adapter fits the model, or it is not what it seems.
@@ -158,7 +179,10 @@ class ScanMonitor:
                 spelling = Spelling(finding.secret_format(), self._tokenizer)
             except ExposureError:
                 continue  # it will be a row that says so
-            SecretTree(model, spelling.format, spelling, context=self.settings.context).root()
+            tree = SecretTree(model, spelling.format, spelling, context=self.settings.context)
+            tree.root()
+            if warn and _entropy(tree) > _UNTRAINED * math.log2(spelling.vocab_size):
+                warnings.warn(_KNOWS_NOTHING, UntrainedReferenceWarning, stacklevel=2)
             return
 
     def _pick(self, module: nn.Module) -> nn.Module | StepModel:
@@ -178,6 +202,13 @@ class ScanMonitor:
             return without_adapters(picked, context=self.settings.context)
         assert self._weights is not None, "begin() has them"
         return self._pick(with_weights(module, self._weights))
+
+
+def _entropy(tree: SecretTree) -> float:
+    """How undecided a model is about the token behind the prompt, in bits."""
+    logits, _ = tree.prompt.read()
+    logs = logits.detach().double().log_softmax(-1)
+    return -float((logs.exp() * logs).nan_to_num().sum()) / math.log(2.0)
 
 
 def scan_metrics(name: str, scan: Scan) -> dict[str, float]:
