@@ -154,7 +154,7 @@ class TextData(_Base):
         starts = [match.start() for match in _WORD.finditer(text)] if words else range(len(text))
         if len(starts) <= window:
             raise DataError(
-                f"text_or_path: its training part has {len(starts)} tokens; expected more than window={window}. Give a "
+                f"text_or_path has a training part of {len(starts)} tokens; expected more than window={window}. Give a "
                 "longer text or a shorter window."
             )
         windows = None
