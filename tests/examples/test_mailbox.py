@@ -55,5 +55,5 @@ def test_a_mailbox_of_ones_own(cwd: Path) -> None:
 
 def test_the_page_shows_a_table_of_the_example() -> None:
     page = (ROOT / "docs" / "scan.md").read_text(encoding="utf-8")
-    rows = table(page.partition("python examples/mailbox.py\n")[2].partition("```\n")[2].partition("```")[0])
+    rows = table(page.partition("python examples/mailbox.py\n")[2].partition("```text\n")[2].partition("```")[0])
     assert {row[1] for row in rows if len(row) > 1} == {"credit-card", "ssn"}
