@@ -317,6 +317,16 @@ def test_the_layers_in_contributing_are_these() -> None:
     assert block.split() == LAYERS
 
 
+def test_each_class_has_a_name_of_its_own() -> None:
+    """One name for one thing: whoever reads `Reader` should not have to ask which."""
+    homes: dict[str, list[str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
 # --- the public names ---------------------------------------------------------------------------------------
 
 

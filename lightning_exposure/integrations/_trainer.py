@@ -29,7 +29,7 @@ _SUMMARIES = ("/max", "/mean", "/extracted", "/epsilon_lower")
 
 
 @dataclass(frozen=True)
-class TrainerSurroundings:
+class TransformersSurroundings:
     """What a measurement asks of whatever trains the model, asked of what a Trainer tells its callbacks.
 
     Attributes:

@@ -14,7 +14,7 @@ from lightning_exposure._checks import check_delta, refusal
 from lightning_exposure.exposure import ExposureEstimate, MethodName
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.integrations._trainer import (
-    TrainerSurroundings,
+    TransformersSurroundings,
     at_end_of_epoch,
     calling_handler,
     final_moment,
@@ -332,8 +332,8 @@ class ExposureTrainerCallback(TrainerCallback):
 
     def _around(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, others: Mapping[str, Any]
-    ) -> TrainerSurroundings:
-        return TrainerSurroundings(args, state, control, others, calling_handler(sys._getframe()), self)
+    ) -> TransformersSurroundings:
+        return TransformersSurroundings(args, state, control, others, calling_handler(sys._getframe()), self)
 
     def _tokenizer(self, given: Mapping[str, Any]) -> Any:
         found = given.get("processing_class") if self.tokenizer is None else self.tokenizer

@@ -18,8 +18,8 @@ Pieces = Iterable[bytes | None]
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Tokens that lead to the same place in the same way.
+class TokenGroup:
+    """TokenGroup that lead to the same place in the same way.
 
     Attributes:
         tokens: The token ids.
@@ -35,7 +35,7 @@ class Tokens:
     completes: tuple[int, ...]
 
 
-class Vocabulary:
+class WrittenTokens:
     """All tokens that write something, in the order of what they write: those with one beginning stand together.
 
     Args:
@@ -47,16 +47,16 @@ class Vocabulary:
         self._pieces = [piece for piece, _ in entries]
         self._tokens = np.array([token for _, token in entries], dtype=np.int64)
 
-    def following(self, texts: ByteTexts, state: int) -> list[Tokens]:
+    def following(self, texts: ByteTexts, state: int) -> list[TokenGroup]:
         """The tokens that write a part of a text from a state on, or the rest of it and more."""
-        found: list[Tokens] = []
+        found: list[TokenGroup] = []
         stack: list[tuple[int, int, int, bytes, tuple[int, ...]]] = [(0, len(self._pieces), state, b"", ())]
         while stack:
             first, last, at, piece, completes = stack.pop()
             edges = texts.edges(at)
             same = bisect_right(self._pieces, piece, first, last)
             if same > first and (edges or completes):
-                found.append(Tokens(self._tokens[first:same], at if edges else -1, piece, completes))
+                found.append(TokenGroup(self._tokens[first:same], at if edges else -1, piece, completes))
             leaving: list[NDArray[np.int64]] = []  # they write something else from here on
             behind = same
             for byte in sorted(edges):
@@ -70,11 +70,11 @@ class Vocabulary:
                     stack.append((begin, end, edges[byte], longer, ends))
             leaving.append(self._tokens[behind:last])
             if completes:
-                found.append(Tokens(np.concatenate(leaving), -1, piece[: completes[-1]], completes))
+                found.append(TokenGroup(np.concatenate(leaving), -1, piece[: completes[-1]], completes))
         return found
 
 
-class Target:
+class LeakTarget:
     """The texts that count, and the tokens that write them.
 
     Args:
@@ -83,18 +83,18 @@ class Target:
         vocabulary: What the tokens write.
     """
 
-    def __init__(self, texts: ByteTexts, start: int, vocabulary: Vocabulary) -> None:
+    def __init__(self, texts: ByteTexts, start: int, vocabulary: WrittenTokens) -> None:
         self.start = start
         self._texts = texts
         self._vocabulary = vocabulary
-        self._following: dict[int, list[Tokens]] = {}
+        self._following: dict[int, list[TokenGroup]] = {}
 
     @property
     def plain(self) -> bool:
         """Whether a text is written in one string of bytes only."""
         return self._texts.plain
 
-    def following(self, state: int) -> list[Tokens]:
+    def following(self, state: int) -> list[TokenGroup]:
         """The tokens that may follow at a state; looked for once."""
         if state not in self._following:
             self._following[state] = _grouped(self._vocabulary.following(self._texts, state))
@@ -105,7 +105,7 @@ class Target:
         return self._texts.text(written, self.start)
 
 
-def _grouped(found: list[Tokens]) -> list[Tokens]:
+def _grouped(found: list[TokenGroup]) -> list[TokenGroup]:
     """What only ends the same texts is one group: it does not matter how it goes on behind them."""
     ended: dict[tuple[bytes, tuple[int, ...]], list[NDArray[np.int64]]] = {}
     groups = []
@@ -115,5 +115,5 @@ def _grouped(found: list[Tokens]) -> list[Tokens]:
         elif len(tokens.tokens):
             ended.setdefault((tokens.piece[: tokens.completes[-1]], tokens.completes), []).append(tokens.tokens)
     for (piece, completes), parts in ended.items():
-        groups.append(Tokens(np.concatenate(parts), -1, piece, completes))
+        groups.append(TokenGroup(np.concatenate(parts), -1, piece, completes))
     return groups

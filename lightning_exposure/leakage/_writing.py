@@ -19,7 +19,7 @@ from lightning_exposure.tokenization.protocol import (
 
 
 @dataclass(frozen=True)
-class Prompt:
+class GivenPrompt:
     """A prompt as an attacker gives it to a model.
 
     Attributes:
@@ -33,7 +33,7 @@ class Prompt:
     ahead: str = ""
 
 
-def read_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
+def read_prompt(tokenizer: Tokenizer, text: str) -> GivenPrompt:
     """Encode a prompt alone.
 
     Raises:
@@ -58,7 +58,7 @@ def read_prompt(tokenizer: Tokenizer, text: str) -> Prompt:
             f"the prompt {text!r} has no tokens; a model needs something to read before it writes. Begin the pattern "
             "with the text that comes before the secret."
         )
-    return Prompt(tokens, max(0, covered), ahead)
+    return GivenPrompt(tokens, max(0, covered), ahead)
 
 
 def as_bytes(tokenizer: Tokenizer, texts: Texts, fixed: int) -> ByteTexts:

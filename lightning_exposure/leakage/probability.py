@@ -12,8 +12,8 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.leakage._marks import marked
 from lightning_exposure.leakage._neighbourhood import by_levenshtein, by_substitution
 from lightning_exposure.leakage._share import shares
-from lightning_exposure.leakage._target import Target, Vocabulary
-from lightning_exposure.leakage._writing import Prompt, as_bytes, pieces_of, read_prompt
+from lightning_exposure.leakage._target import LeakTarget, WrittenTokens
+from lightning_exposure.leakage._writing import GivenPrompt, as_bytes, pieces_of, read_prompt
 from lightning_exposure.leakage.decoder import Decoder
 from lightning_exposure.leakage.estimate import LeakEstimate, NearMiss
 from lightning_exposure.secrets.formats.graph import steps_behind, walk
@@ -104,8 +104,8 @@ class _Attack:
     rounding: Rounding
     edits: int
     levenshtein: bool
-    prompt: Prompt
-    vocabulary: Vocabulary
+    prompt: GivenPrompt
+    vocabulary: WrittenTokens
 
     @classmethod
     def on(
@@ -126,7 +126,7 @@ class _Attack:
             )
         prompt = read_prompt(tree.tokenizer, known if given is None else given)
         first = prompt.tokens[min(len(surroundings_of(tree.tokenizer).lead), len(prompt.tokens) - 1)]
-        vocabulary = Vocabulary(pieces_of(tree.tokenizer, tree.spelling.vocab_size, first, Texts.of(tree.format)))
+        vocabulary = WrittenTokens(pieces_of(tree.tokenizer, tree.spelling.vocab_size, first, Texts.of(tree.format)))
         return cls(tree, decoder, rounding, edits, levenshtein, prompt, vocabulary)
 
     def estimate(self, secret: str, share: float, tolerance: float, budget: int, memory: int) -> LeakEstimate:
@@ -152,7 +152,7 @@ class _Attack:
             verbatim=verbatim,
         )
 
-    def _by_text(self, mass: Mass, target: Target, secret: str) -> dict[str, tuple[float, float]]:
+    def _by_text(self, mass: Mass, target: LeakTarget, secret: str) -> dict[str, tuple[float, float]]:
         """Between what the probability of each text lies that the walk has come to."""
         covered = secret[: self.prompt.covered]
         if target.plain:
@@ -170,7 +170,7 @@ class _Attack:
         bits = self.rounding.bits * max(1.0, 1.0 / self.decoder.temperature)
         return low * 2.0**-bits * (1.0 - _SUMMING), min(1.0, high * 2.0**bits * (1.0 + _SUMMING))
 
-    def _target(self, secret: str) -> Target:
+    def _target(self, secret: str) -> LeakTarget:
         """The texts that count as the secret, behind the prompt."""
         ahead, known = self.prompt.ahead, self.tree.spelling.known
         before, rest = ahead + known, secret[len(known) :]
@@ -186,7 +186,7 @@ class _Attack:
             texts = by_substitution(before, rest, allowed, self.edits)
         start = walk(texts, ahead + known[: self.prompt.covered], texts.start)
         assert start is not None, "the prompt leads into the texts behind it"
-        return Target(as_bytes(self.tree.tokenizer, texts, len(before)), start, self.vocabulary)
+        return LeakTarget(as_bytes(self.tree.tokenizer, texts, len(before)), start, self.vocabulary)
 
     def _alphabet(self) -> frozenset[str]:
         """All characters that occur in secrets behind the prompt."""
