@@ -104,9 +104,13 @@ def estimates_from_draws(case: TreeCase, draws: Draws, confidence: float) -> lis
         perhaps = others & case.rounding.perhaps_as_cheap(draws.costs, cost)
         cheap = others & (draws.costs <= cost)
         itself, whole = case.own(i), case.whole(i)
-        found = float(case.weights(i, draws.prior, len(draws.prior))[surely & is_first].sum())
+        weights = case.weights(i, draws.prior, len(draws.prior))
+        found = float(weights[surely & is_first].sum())
         low = max(found, whole * proportion_interval(int(surely.sum()), draws.drawn, confidence)[0])
         high = whole * proportion_interval(int(perhaps.sum()), draws.drawn, confidence)[1]
+        if high < low:  # what was found weighs more: the draws were unlucky, and only what they found is certain
+            low = found
+            high = max(found, whole - itself - float(weights[others & ~perhaps & is_first].sum()))
         interval = (min(whole, itself + low), min(whole, itself + high))
         # No draw is as cheap: the mass is somewhere below what they can resolve.
         is_bound = not cheap.any() and interval[1] > itself
