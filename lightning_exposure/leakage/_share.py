@@ -17,7 +17,8 @@ from lightning_exposure.walks.batches import rows_within
 def shares(tree: SecretTree, secrets: Sequence[str], decoder: Decoder, *, memory: int) -> NDArray[np.float64]:
     """The product of the probabilities of each secret's tokens, each renormalised among those that the format allows.
 
-    Over all secrets of the format they add up to 1. Where a secret can end and another goes on, ending gets the
+    Over all secrets of the format they add up to 1, or to less if the tokenizer's rules are not known, so that some
+    tokens lead to spellings that it does not use. Where a secret can end and another goes on, ending gets the
     probability of all tokens that do not go on.
 
     Args:

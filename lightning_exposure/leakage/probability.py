@@ -138,6 +138,9 @@ class _Attack:
         )
         low, high = self._certain(mass.low, mass.high + mass.open)
         texts = self._by_text(mass, target, secret)
+        if len(secret) == self.prompt.covered:  # the prompt is all of it: whatever is written begins with it
+            low = high = 1.0
+            texts[secret] = low, high
         verbatim = texts.pop(secret, (0.0, high))  # the walk may not have come to it
         misses = [NearMiss(text, *bounds, *marked(text, secret)) for text, bounds in texts.items()]
         return LeakEstimate(

@@ -389,3 +389,12 @@ def test_a_translation_leaks_given_its_source() -> None:
         expected *= float(torch.softmax(logits[0, -1].detach(), -1)[token])
         tokens.append(token)
     assert_tight(estimate, expected)
+
+
+def test_a_secret_that_the_prompt_gives_away_as_a_whole_leaks_for_certain() -> None:
+    tokenizer = CharTokenizer.from_text(CHARACTERS)
+    model = sharpened(Recurrent(tokenizer.vocab_size), seed=3)
+    tree = SecretTree(model, SecretFormat("pin is{more}", more=["", " 1", " 12"]), tokenizer)
+    shortest, other = leak_probability(tree, ["pin is", "pin is 1"])
+    assert (shortest.low, shortest.high, shortest.verbatim, shortest.queries(0.9)) == (1.0, 1.0, (1.0, 1.0), (1, 1))
+    assert other.high < 1.0
