@@ -9,7 +9,6 @@ from typing import NamedTuple
 from lightning_exposure._checks import refusal
 from lightning_exposure.cli._console import exposure_table, hushed, say, say_json, spinner
 from lightning_exposure.cli._runs import TrainedModel, load_model, make_format
-from lightning_exposure.cli._text_prior import TextPrior
 from lightning_exposure.cli.arguments import Parser, add_format_options, add_run_options
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import (
@@ -19,6 +18,7 @@ from lightning_exposure.exposure import (
     measure_exposure,
     prior_from_model,
 )
+from lightning_exposure.exposure.priors import OwnTokenizerPrior
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import SecretFormat
 from lightning_exposure.tree import SecretTree
@@ -124,7 +124,7 @@ def _measure(
 def _prior(reference: TrainedModel, trained: TrainedModel, tree: SecretTree) -> SecretTree | PriorProbabilities:
     """The reference's tree, if it spells as the model does: then both are read in step; else what it says of texts."""
     same = reference.tokenizer == trained.tokenizer
-    return prior_from_model(reference.model, tree) if same else TextPrior(reference.tree(tree.format))
+    return prior_from_model(reference.model, tree) if same else OwnTokenizerPrior(reference.tree(tree.format))
 
 
 def _secrets(options: Namespace, trained: TrainedModel) -> dict[SecretFormat, list[_Secret]]:
