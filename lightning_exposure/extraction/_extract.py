@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import refusal, whole_number
 from lightning_exposure.extraction._attacks import ATTACKS, AttackName
 from lightning_exposure.extraction._result import CERTAIN, Candidate, Extraction
 from lightning_exposure.extraction._settings import check_settings
@@ -22,6 +22,7 @@ def extract(
     top_k: int = 1,
     *,
     known: str | None = None,
+    starting_with: str | None = None,
     memory: int = DEFAULT_MEMORY,
     progress: Progress | None = None,
     **settings: Any,
@@ -42,6 +43,7 @@ def extract(
               1), `seed`, `target` (a secret: which walk reaches it first).
         top_k: How many candidates.
         known: The prompt and the first characters of the secret, if the attacker knows them.
+        starting_with: The same, by the name that the trees have for it: give one of the two.
         memory: The limit for model states and open nodes, in bytes.
         progress: Called with expansions so far, open nodes, and the cost of the best secret so far.
         **settings: Settings of the algorithm.
@@ -63,6 +65,9 @@ def extract(
     """
     whole_number("top_k", top_k, at_least=1)
     defaults = check_settings(algorithm, settings)
+    if known is not None and starting_with is not None:
+        raise refusal("starting_with", starting_with, "None, because known is given", "Leave one of them out.")
+    known = starting_with if known is None else known
     if known is not None:
         tree = tree.starting_with(known)
     start = time.perf_counter()

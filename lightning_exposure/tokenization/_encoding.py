@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lightning_exposure._checks import instance
 from lightning_exposure.errors import SecretError, TokenizerError
 from lightning_exposure.tokenization._vocabulary import Vocabulary
 from lightning_exposure.tokenization.protocol import HasBatches, Tokenizer, capability
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 def check_beginning(format: SecretFormat, known: str) -> None:
     """Refuse a text that no secret begins with."""
+    instance("known", known, str, "a string", "Give the prompt and the first characters of a secret.")
     acceptor = format.acceptor()
     if acceptor.walk(known) is not None:
         return

@@ -249,6 +249,19 @@ class TestKnownBeginning:
             extract(CASES[0].tree(), known="my pin is 1x")
         with pytest.raises(SecretError, match="expected the end"):
             extract(CASES[0].tree(), known="my pin is 1234")
+        with pytest.raises(ArgumentError, match="known is 5, of type int; expected a string"):
+            extract(CASES[0].tree(), known=5)  # type: ignore[arg-type]
+
+    def test_the_name_that_trees_have_for_it(self) -> None:
+        format = SecretFormat("to: {who}\n# {street}\nusa", who=["al", "alan"], street=["oak", "elm"])
+        letters = CharTokenizer.from_text(CHARACTERS, "\n")
+        tree = SecretTree(sharpened(Recurrent(letters.vocab_size), 1), format, letters)
+        begun = "to: alan\n3"
+        found = extract(tree, top_k=2, starting_with=begun)
+        assert {candidate.text for candidate in found.candidates} == {f"{begun} oak\nusa", f"{begun} elm\nusa"}
+        assert found.candidates == extract(tree, top_k=2, known=begun).candidates
+        with pytest.raises(ArgumentError, match="expected None, because known is given"):
+            extract(tree, known="to: ", starting_with="to: al")
 
 
 def test_a_checksum_leaves_only_valid_secrets() -> None:
