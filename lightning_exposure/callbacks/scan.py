@@ -137,7 +137,8 @@ class ScanCallback(Callback):
         with TrainerSurroundings(trainer).status("scanning the texts"):
             texts = texts_of(self._given, tokenizer)
             found = {name: self.scanner.find(text) for name, text in texts.items()}
-        self._monitor.begin(pl_module, tokenizer, {name: each for name, each in found.items() if each})
+        found = {name: each for name, each in found.items() if each}
+        self._monitor.begin(pl_module, tokenizer, found, resumed=trainer.ckpt_path is not None)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Scan every few epochs."""

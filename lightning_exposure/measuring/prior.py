@@ -144,7 +144,7 @@ class CanaryPrior:
             return {}
         reference, tried = self._reference(trees, around, saved), TriedModels()
         module = reference if isinstance(reference, nn.Module) else reference.module
-        if not _share(module, trees.module, trained_only=False):
+        if not share_weights(module, trees.module, trained_only=False):
             self._moving = module
         costs = {}
         try:
@@ -177,7 +177,7 @@ class CanaryPrior:
         assert isinstance(given, nn.Module | StepModel)
         if isinstance(given, StepModel):
             return given
-        if _share(given, model, trained_only=True):
+        if share_weights(given, model, trained_only=True):
             raise ArgumentError(
                 f"prior is {type(given).__name__}, which shares weights with the model that is trained; expected a "
                 f"reference that is not. Use {BEFORE_TRAINING!r}, or {WITHOUT_ADAPTERS!r} for a model of PEFT."
@@ -301,7 +301,7 @@ def _part(weights: Mapping[str, Tensor], whole: nn.Module, part: nn.Module) -> M
     return own if name and own else weights
 
 
-def _share(one: nn.Module, other: nn.Module, *, trained_only: bool) -> bool:
+def share_weights(one: nn.Module, other: nn.Module, *, trained_only: bool) -> bool:
     """Whether two modules have weights in common."""
     weights = {id(it) for it in other.parameters() if it.requires_grad or not trained_only}
     return any(id(it) in weights for it in one.parameters())

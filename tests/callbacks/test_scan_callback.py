@@ -116,6 +116,23 @@ def test_a_reference_from_a_checkpoint(tmp_path: Path) -> None:
         fit(tmp_path, ScanCallback(TEXTS, CHARS, scanner=SCANNER, reference=str(tmp_path / "broken.ckpt")))
 
 
+def test_a_reference_that_is_being_trained_itself_is_refused(tmp_path: Path) -> None:
+    model = Model()
+    callback = ScanCallback(TEXTS, CHARS, scanner=SCANNER, reference=model)
+    with pytest.raises(ArgumentError, match="reference is Model, which shares weights with the model that is trained"):
+        trainer(tmp_path, callback).fit(model, loader())
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.parametrize("scanned", [True, False])
+def test_a_run_that_goes_on_does_not_take_its_own_weights_for_those_of_before(tmp_path: Path, scanned: bool) -> None:
+    _, runner = fit(tmp_path, *([ScanCallback(TEXTS, CHARS, scanner=SCANNER)] if scanned else []), max_epochs=1)
+    runner.save_checkpoint(tmp_path / "half.ckpt")
+    callback = ScanCallback(TEXTS, CHARS, scanner=SCANNER, reference="before_training")
+    with pytest.raises(ArgumentError, match="reference is 'before_training', and the run that goes on has not kept"):
+        trainer(tmp_path, callback, max_epochs=2).fit(Model(), loader(), ckpt_path=tmp_path / "half.ckpt")
+
+
 def test_texts_without_secrets_are_fine(tmp_path: Path, capsys: Any) -> None:
     callback = ScanCallback("the quick brown fox", CHARS)
     fit(tmp_path, callback, max_epochs=1)
@@ -167,6 +184,7 @@ def test_texts_of_anything_that_holds_them(given: Any) -> None:
         ({"alpha": 2.0}, "alpha is 2.0"),
         ({"every_n_epochs": -1}, "every_n_epochs is -1"),
         ({"reference": 7}, "reference is int"),
+        ({"reference": "nowhere.ckpt"}, "reference is 'nowhere.ckpt', and there is no such file"),
         ({"scanner": SecretFormat("pin ##")}, "scanner is "),
     ],
 )

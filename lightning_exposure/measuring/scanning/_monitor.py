@@ -15,6 +15,7 @@ from lightning_exposure.adapters import StepModel
 from lightning_exposure.errors import ArgumentError, ExposureError
 from lightning_exposure.exposure import weights_of_checkpoint, weights_on_cpu, with_weights, without_adapters
 from lightning_exposure.measuring._quiet import quiet
+from lightning_exposure.measuring.prior import share_weights
 from lightning_exposure.measuring.scanning._engine import scan_model
 from lightning_exposure.measuring.scanning._settings import ScanSettings
 from lightning_exposure.measuring.schedule import Schedule
@@ -29,6 +30,7 @@ from lightning_exposure.tree import SecretTree
 ReferenceSource = nn.Module | StepModel | str | Path | Literal["before_training", "without_adapters"]
 """Where a reference comes from: a module, a checkpoint, the weights of before, or the model without its adapters."""
 
+_WORDS = ("before_training", "without_adapters")
 
 _UNTRAINED = 0.9
 """A model to which nearly all tokens are alike has learnt nothing yet."""
@@ -77,6 +79,12 @@ class ScanMonitor:
                 f"reference is {type(reference).__name__}; expected a module, the path of a checkpoint, "
                 "'before_training', 'without_adapters', or None."
             )
+        if isinstance(reference, str | Path) and reference not in _WORDS and not Path(reference).is_file():
+            raise ArgumentError(
+                f"reference is {str(reference)!r}, and there is no such file; expected a module, the path of a "
+                "checkpoint, 'before_training', 'without_adapters', or None. Load what is saved in another way, "
+                "and give it as a module."
+            )
         self.schedule = schedule
         self.settings = settings
         self.name = name
@@ -90,13 +98,21 @@ class ScanMonitor:
         self._scanned_at = -1
         self._restored = False
 
-    def begin(self, module: nn.Module, tokenizer: Tokenizer | Any, findings: Mapping[str, Sequence[Finding]]) -> None:
+    def begin(
+        self,
+        module: nn.Module,
+        tokenizer: Tokenizer | Any,
+        findings: Mapping[str, Sequence[Finding]],
+        *,
+        resumed: bool = False,
+    ) -> None:
         """Begin a run.
 
         Args:
             module: The module that is being trained.
             tokenizer: How it reads text.
             findings: What was found in the texts, by the names of the texts.
+            resumed: Whether the weights are those of a run that goes on, and not those of before it.
 
         Raises:
             ArgumentError: The reference cannot be made of this module.
@@ -106,9 +122,20 @@ class ScanMonitor:
         if not self._restored:
             self.history, self._weights = [], None
         if self._reference == "before_training":
+            if self._weights is None and (resumed or self._restored):
+                raise ArgumentError(
+                    "reference is 'before_training', and the run that goes on has not kept the weights of before it; "
+                    "expected a checkpoint of a run with the same reference. Give the model that was fine-tuned, or "
+                    "its checkpoint, as reference."
+                )
             self._weights = weights_on_cpu(module) if self._weights is None else self._weights
         elif isinstance(self._reference, str | Path) and self._reference != "without_adapters":
             self._weights = weights_of_checkpoint(self._reference)
+        elif isinstance(self._reference, nn.Module) and share_weights(self._reference, module, trained_only=True):
+            raise ArgumentError(
+                f"reference is {type(self._reference).__name__}, which shares weights with the model that is trained; "
+                "expected one that is not. Use 'before_training', or 'without_adapters' for a model of PEFT."
+            )
         self._restored = False
         with quiet(module):  # what does not fit shows here, and not after the training
             self._try(self._pick(module))
