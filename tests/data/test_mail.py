@@ -179,6 +179,21 @@ def test_charsets_and_lines_that_begin_with_from(tmp_path: Path) -> None:
     assert mail.corpora["cy@example.com"].messages == ("still read",)
 
 
+@pytest.mark.parametrize("charset", ["nonsense", "idna", "undefined"])
+def test_a_charset_that_cannot_decode_mail_is_no_reason_to_stop(charset: str, tmp_path: Path) -> None:
+    header = f"From: ann@example.com\nTo: bob@example.com\nContent-Type: text/plain; charset={charset}"
+    (tmp_path / "box.mbox").write_bytes(f"From ann\n{header}\n\nhello there\n".encode())
+    assert read_mail(tmp_path / "box.mbox").corpora["ann@example.com"].text == "hello there\n"
+
+
+def test_words_around_a_quotation_are_not_joined_and_half_a_maildir_is_read(tmp_path: Path) -> None:
+    (tmp_path / "box" / "cur").mkdir(parents=True)
+    header = "From: ann@example.com\nTo: bob@example.com\nContent-Type: text/html"
+    content = f"{header}\n\n<p>call 12<blockquote>7</blockquote>34</p>\n"
+    (tmp_path / "box" / "cur" / "1").write_bytes(content.encode())
+    assert read_mail(tmp_path / "box").corpora["ann@example.com"].text.split() == ["call", "12", "34"]
+
+
 def test_progress_and_errors(tmp_path: Path) -> None:
     seen: list[int] = []
     box = as_mbox([message("a"), message("b")], tmp_path)

@@ -54,7 +54,7 @@ def body_of(message: Message) -> str:
     data = content if isinstance(content, bytes) else b""
     try:
         text = data.decode(part.get_content_charset() or "utf-8", errors="replace")
-    except LookupError:  # a charset that nobody knows
+    except (LookupError, ValueError):  # a charset that nobody knows, or that is none for mail
         text = data.decode("utf-8", errors="replace")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _without_tags(text) if part.get_content_type() == "text/html" else text
@@ -88,9 +88,7 @@ def automatic(message: Message, sender: str) -> bool:
     return (
         (submitted not in ("", "no"))
         or precedence in ("bulk", "list", "junk", "auto_reply")
-        or any(
-            message.get(name) is not None for name in ("List-Id", "List-Unsubscribe", "X-Autoreply", "X-Autorespond")
-        )
+        or any(message.get(name) is not None for name in _AUTOMATIC_HEADERS)
         or header(message, "Return-Path").strip() == "<>"
         or message.get_content_type() == "multipart/report"
         or _MACHINES.match(sender) is not None
@@ -131,7 +129,7 @@ def _is_outlook(lines: list[str], place: int) -> bool:
 class _Reader(HTMLParser):
     """Collects what a reader of a page sees; quotations are left out."""
 
-    _BREAKS = frozenset({"br", "p", "div", "tr", "li", "h1", "h2", "h3", "table"})
+    _BREAKS = frozenset({"br", "p", "div", "tr", "li", "h1", "h2", "h3", "table", "blockquote"})
     _HIDDEN = frozenset({"script", "style", "head", "blockquote", "title"})
 
     def __init__(self) -> None:

@@ -117,7 +117,7 @@ def _reason(message: Message, sender: str, text: str, most_recipients: int, seen
 def _messages(path: Path) -> Iterator[Message]:
     """All messages, whatever kind of mailbox it is."""
     if path.is_dir():
-        if (path / "cur").is_dir() or (path / "new").is_dir():
+        if (path / "cur").is_dir() and (path / "new").is_dir():
             yield from _in_maildir(mailbox.Maildir(path, factory=None, create=False))
         else:
             for file in sorted(file for file in path.rglob("*") if file.is_file()):
