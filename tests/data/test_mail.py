@@ -207,5 +207,5 @@ def test_progress_and_errors(tmp_path: Path) -> None:
             read_mail(path)
     with pytest.raises(DataError, match="expected a mailbox that exists"):
         read_mail(tmp_path / "nowhere")
-    with pytest.raises(ArgumentError, match="most_recipients=0"):
+    with pytest.raises(ArgumentError, match="most_recipients is 0; expected an integer of at least 1"):
         read_mail(box, most_recipients=0)
