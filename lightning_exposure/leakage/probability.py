@@ -19,7 +19,7 @@ from lightning_exposure.leakage.estimate import LeakEstimate, NearMiss
 from lightning_exposure.secrets.formats.graph import steps_behind, walk
 from lightning_exposure.tokenization.graphs.texts import Texts
 from lightning_exposure.tokenization.protocol import surroundings_of
-from lightning_exposure.tree.secret_tree import SecretTree
+from lightning_exposure.tree.secret_tree import SecretTree, check_tree
 from lightning_exposure.walks import DEFAULT_MEMORY, Mass, Rounding, heaviest_first, measure_rounding
 
 _SUMMING = 1e-12
@@ -79,6 +79,7 @@ def leak_probability(
         >>> 0 < leak.verbatim[0] < leak.low <= leak.high < 1, len(leak.near_misses)
         (True, 36)
     """
+    check_tree(tree)
     check_texts("secrets", secrets)
     instance("decoder", decoder, Decoder, "a Decoder", "Make one, such as Decoder(temperature=0.7, top_k=50).")
     if not secrets:

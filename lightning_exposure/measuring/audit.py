@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lightning_exposure._checks import check_confidence
+from lightning_exposure._checks import check_confidence, metric_name
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.identity import fingerprint
@@ -64,7 +64,7 @@ class CanaryAudit:
         self.trees = trees
         self.schedule = schedule
         self.confidence = confidence
-        self.name = name
+        self.name = metric_name(name)
         self.result: AuditResult | None = None
         self.alarm = False
         self.baseline_bits: dict[str, float] = {}

@@ -166,7 +166,11 @@ def test_texts_of_anything_that_holds_them(given: Any) -> None:
         ({"dataset_or_texts": 3}, "dataset_or_texts is int"),
         ({"alpha": 2.0}, "alpha is 2.0"),
         ({"every_n_epochs": -1}, "every_n_epochs is -1"),
-        ({"reference": 7}, "reference is int"),
+        ({"reference": 7}, "reference is 7; expected a module"),
+        ({"reference": "befor_training"}, "reference is 'befor_training'; expected a module"),
+        ({"model": torch.nn.Linear(2, 2)}, "model is Linear"),
+        ({"context": 0}, "context is 0"),
+        ({"name": ""}, "name is ''"),
         ({"scanner": SecretFormat("pin ##")}, "scanner is "),
     ],
 )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from lightning_exposure._checks import metric_name, refusal
 from lightning_exposure.adapters import StepModel
 from lightning_exposure.errors import ArgumentError, ExposureError
 from lightning_exposure.exposure import weights_of_checkpoint, weights_on_cpu, with_weights, without_adapters
@@ -19,7 +20,7 @@ from lightning_exposure.measuring.scanning._engine import scan_model
 from lightning_exposure.measuring.scanning._settings import ScanSettings
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings
-from lightning_exposure.measuring.trees import ModelOf
+from lightning_exposure.measuring.trees import ModelOf, check_pick
 from lightning_exposure.report.scan import Scan
 from lightning_exposure.secrets.scanner import Finding
 from lightning_exposure.tokenization import Tokenizer
@@ -72,14 +73,11 @@ class ScanMonitor:
         model: ModelOf | None = None,
         name: str = "scan",
     ) -> None:
-        if reference is not None and not isinstance(reference, nn.Module | StepModel | str | Path):
-            raise ArgumentError(
-                f"reference is {type(reference).__name__}; expected a module, the path of a checkpoint, "
-                "'before_training', 'without_adapters', or None."
-            )
+        _check_reference(reference)
+        check_pick(model)
         self.schedule = schedule
         self.settings = settings
-        self.name = name
+        self.name = metric_name(name)
         self.findings: Mapping[str, Sequence[Finding]] = {}
         self.scan: Scan | None = None
         self.history: list[dict[str, float]] = []
@@ -202,6 +200,18 @@ class ScanMonitor:
             return without_adapters(picked, context=self.settings.context)
         assert self._weights is not None, "begin() has them"
         return self._pick(with_weights(module, self._weights))
+
+
+def _check_reference(reference: object) -> None:
+    """Refuse what no reference can be made of."""
+    if reference is None or isinstance(reference, nn.Module | StepModel):
+        return
+    if isinstance(reference, str | Path) and (
+        reference in ("before_training", "without_adapters") or Path(reference).is_file()
+    ):
+        return
+    expected = "a module, the path of a checkpoint, 'before_training', 'without_adapters', or None"
+    raise refusal("reference", reference, expected, "Check the path, or load the model and give it as a module.")
 
 
 def _entropy(tree: SecretTree) -> float:

@@ -57,6 +57,8 @@ class ScanSettings:
         instance("decoder", self.decoder, Decoder, "a Decoder", "For example Decoder(temperature=0.7).")
         if self.limit is not None:
             whole_number("limit", self.limit, at_least=1, remedy="Leave it out to measure all of them.")
+        if self.context is not None:
+            whole_number("context", self.context, at_least=1, remedy="It counts tokens; None is all of them.")
         whole_number("contexts", self.contexts, at_least=1)
         whole_number("seed", self.seed, at_least=0)
         whole_number("batch_size", self.batch_size, at_least=1)
