@@ -123,7 +123,7 @@ def _against_the_prior(estimates: list[ExposureEstimate], case: TreeCase) -> lis
         if it.secret not in excluded:
             found.append(replace(it, rests_on=rests_on))
             continue
-        rests_on += ", which holds this secret impossible"
+        rests_on += ", which rules this secret out"
         high = max(it.low, it.bits, it.high)  # there is no ceiling, but what is reported is finite
         found.append(replace(it, high=high, prior_bits=max(high, it.size_bits), rests_on=rests_on, is_bound=True))
     return found

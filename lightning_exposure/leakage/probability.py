@@ -53,7 +53,7 @@ def leak_probability(
         secrets: Complete texts of the format.
         decoder: How text is sampled.
         edits: Texts within this many substitutions count too, each by a character that its blank allows.
-        prompt: What the model is given; None: what stands before the first blank, or what the tree was told to start
+        prompt: What the model is given; None: what comes before the first blank, or what the tree was told to start
             with. Or a beginning of that: to a tokenizer of subwords a space at the end is a token that training may
             never have seen there, and a model says more without it.
         levenshtein: Count edits as Levenshtein does: leaving out or putting in a character is an edit, too, and any

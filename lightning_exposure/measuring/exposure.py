@@ -191,7 +191,7 @@ class ExposureMonitor:
         return metrics
 
     def measured_at(self, step: int) -> bool:
-        """Whether the newest measurement is of the weights after so many steps."""
+        """Whether the newest measurement is of the weights after this many steps."""
         return bool(self.history) and self.history[-1].step == step
 
     def note_losses(self, train_loss: float | None, val_loss: float | None) -> None:

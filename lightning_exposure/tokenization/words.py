@@ -16,7 +16,7 @@ _WORDS = re.compile(r"\n|\S+")
 
 
 class WordTokenizer(SymbolTokenizer):
-    """One token per word: words stand between spaces, and a line break is a word of its own.
+    """One token per word: words are separated by spaces, and a line break is a word of its own.
 
     Example:
         >>> tokenizer = WordTokenizer.from_text("the code is 1 2 3")

@@ -36,23 +36,24 @@ _UNTRAINED = 0.9
 
 _KNOWS_NOTHING = (
     "reference is 'before_training', and the model begins with weights that tell hardly any two tokens apart. Such a "
-    "reference knows no birthdays and no area codes, and accuses them all. Give a model trained on other texts."
+    "reference knows no birthdays and no area codes, and every one of them looks memorized. Give a "
+    "model trained on other texts."
 )
 
 
 class UntrainedReferenceWarning(UserWarning):
-    """The weights that a training begins with are no reference if they are random."""
+    """The weights that training begins with are no reference if they are random."""
 
 
 class ScanMonitor:
     """Scans a model while or after it trains, whatever trains it.
 
-    Call `begin` before the first step, `after_epoch` after each epoch, and `finish` when the training has ended.
+    Call `begin` before the first step, `after_epoch` after each epoch, and `finish` when training has ended.
 
     Args:
         schedule: When to scan.
         settings: How to measure.
-        reference: A model that has not seen the texts; "before_training": the weights that the training began with,
+        reference: A model that has not seen the texts; "before_training": the weights that training began with,
             for a model that was pretrained on other texts; "without_adapters": the model with its adapters off; the
             path of a checkpoint of the same module; None: nothing is calibrated.
         model: Picks the next-token model out of the module that is being trained; None: the module itself.
@@ -108,14 +109,14 @@ class ScanMonitor:
         elif isinstance(self._reference, str | Path) and self._reference != "without_adapters":
             self._weights = weights_of_checkpoint(self._reference)
         self._restored = False
-        with quiet(module):  # what does not fit shows here, and not after the training
+        with quiet(module):  # what does not fit shows here, and not after training
             self._try(self._pick(module))
             reference = self._make_reference(module)
             if reference is not None:
                 self._try(reference, warn=self._reference == "before_training")
 
     def after_epoch(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
-        """Scan if the end of an epoch makes it due; the end of the training is left to `finish`.
+        """Scan if the end of an epoch makes it due; the end of training is left to `finish`.
 
         Returns:
             What was logged; None if nothing was measured.
@@ -125,7 +126,7 @@ class ScanMonitor:
         return self._scan(module, around, moment)
 
     def finish(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
-        """Scan the weights that the training ended with, unless that was done.
+        """Scan the weights that training ended with, unless that was done.
 
         Returns:
             What was logged; None if nothing was measured.
