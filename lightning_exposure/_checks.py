@@ -44,6 +44,8 @@ def shown(value: object) -> str:
     ("'1234'", 200)
     """
     text = repr(value)
+    if "\n" in text:  # the modules of PyTorch, which are drawn as trees, and tensors
+        text = " ".join(text.split())
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
@@ -246,6 +248,20 @@ def instance(name: str, value: object, kind: type[_Kind], expected: str, remedy:
     if not isinstance(value, kind):
         raise refusal(name, value, expected, remedy, with_type=True)
     return value
+
+
+def metric_name(name: object) -> str:
+    """Return the first part of metrics' names, the argument `name`, if it is a text that is not empty.
+
+    >>> metric_name("")
+    Traceback (most recent call last):
+    ...
+    lightning_exposure.errors.ArgumentError: name is ''; expected the first part of the metrics' names, a text. For
+    example 'exposure'.
+    """
+    if not isinstance(name, str) or not name:
+        raise refusal("name", name, "the first part of the metrics' names, a text", "For example 'exposure'.")
+    return name
 
 
 def check_texts(name: str, value: object) -> None:

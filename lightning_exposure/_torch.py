@@ -1,4 +1,4 @@
-"""What the privacy and data layers use of PyTorch's private parts, each behind a name that says what it is for.
+"""What we use of PyTorch's private parts, each behind a name that says what it is for.
 
 A test per function, in `tests/test_torch_private.py`, says by its name what has changed. PyTorch is not imported before
 it is needed.
@@ -66,6 +66,11 @@ def is_dropout(layer: nn.Module) -> bool:
     from torch.nn.modules.dropout import _DropoutNd
 
     return isinstance(layer, _DropoutNd)
+
+
+def own_buffers(layer: nn.Module) -> dict[str, Tensor | None]:
+    """The buffers of a layer itself by name, those that are None among them; changing the dictionary changes them."""
+    return layer._buffers
 
 
 # ---- schedules ------------------------------------------------------------------------------------------------

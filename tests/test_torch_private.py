@@ -21,6 +21,7 @@ from lightning_exposure._torch import (
     inner_schedules,
     is_dropout,
     is_view,
+    own_buffers,
     padding_of,
     writes_to,
 )
@@ -47,6 +48,17 @@ def test_a_view_can_be_told_and_made_a_tensor_of_its_own_in_the_same_memory() ->
     assert not is_view(alone)
     assert alone.data_ptr() == tensor.data_ptr()
     assert torch.equal(alone, view)
+
+
+def test_the_buffers_of_a_layer_can_be_put_back_those_that_are_none_too() -> None:
+    layer = nn.BatchNorm1d(2)
+    layer.register_buffer("empty", None)
+    before = dict(own_buffers(layer))
+    assert before["empty"] is None
+    layer.running_mean = torch.ones(2)
+    own_buffers(layer).update(before)
+    assert layer.running_mean is before["running_mean"]
+    assert "0.weight" not in own_buffers(nn.Sequential(layer))
 
 
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])

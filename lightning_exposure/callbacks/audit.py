@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from lightning_exposure._checks import check_confidence, check_delta
+from lightning_exposure._checks import check_confidence, check_delta, flag
 from lightning_exposure.callbacks._canary_callback import CanaryCallback
 from lightning_exposure.callbacks._surroundings import (
     TrainerSurroundings,
@@ -88,6 +88,8 @@ class AuditCallback(CanaryCallback):
         if delta is not None:
             check_delta(delta, pure=True)
         check_confidence(confidence)
+        flag("baseline", baseline)
+        flag("raise_on_alarm", raise_on_alarm)
         canaries = audited(canaries) if isinstance(canaries, CanarySet) else canaries
         super().__init__(canaries, tokenizer, name=name, model=model, context=context, batch_size=batch_size)
         self.every_n_epochs = every_n_epochs

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from lightning_exposure._checks import flag
 from lightning_exposure.callbacks._canary_callback import CanaryCallback
 from lightning_exposure.callbacks._progress import say
 from lightning_exposure.callbacks._surroundings import (
@@ -83,7 +84,7 @@ class ExtractionCallback(CanaryCallback):
         self.algorithm = algorithm
         self.top_k = top_k
         self.every_n_epochs = every_n_epochs
-        self.verbose = verbose
+        self.verbose = flag("verbose", verbose)
         self._given = settings
         self._attack = CanaryAttack(self._trees, schedule, algorithm, top_k=top_k, settings=settings, name=name)
 

@@ -1,4 +1,4 @@
-"""`ScanCallback`: which of the secrets that stand in the training data a model memorizes, while it trains."""
+"""`ScanCallback`: which of the secrets in its training data a model memorizes, measured while it trains."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _TEXT_FIELDS = ("text", "content", "input_ids")
 
 
 class ScanCallback(Callback):
-    """Finds the secrets that stand in the training texts, and measures what the model has memorized of them.
+    """Finds the secrets in the training texts, and measures how much the model has memorized of them.
 
-    The training is not changed in the least: the weights are bit for bit what they are without this callback.
+    The training run is not affected: the weights are bit for bit what they are without this callback.
 
     Logged are numbers only: `scan/secrets`, `scan/above_threshold`, `scan/memorized` (with a reference),
     `scan/extracted`, `scan/failed`, `scan/threshold`, `scan/exposure_max`, `scan/exposure_low_max`,
@@ -43,23 +43,23 @@ class ScanCallback(Callback):
         dataset_or_texts: What the model is trained on: a text, texts, or a dataset of texts, of mappings with a field
             "text", or of token ids. A secret that goes over the end of an item is found only in our `WindowDataset`.
         tokenizer: How the module reads text; None: the datamodule's `tokenizer`.
-        reference: A model that has not seen the texts; "before_training": the weights that the training begins with,
+        reference: A model that has not seen the texts; "before_training": the weights that training begins with,
             for a model that was pretrained; "without_adapters": the model with its adapters off; the path of a
             checkpoint of the same module. None: nothing is calibrated, and nothing is called memorized.
         scanner: What to look for; None: `Scanner()`.
-        every_n_epochs: Scan at the end of every so many epochs too; 0: only when the training ends.
-        alpha: The probability that any secret is called memorized and is not.
-        confidence: Of all intervals together.
+        every_n_epochs: Scan after every n-th epoch, and when training ends; 0: only when training ends.
+        alpha: The probability that any secret is called memorized although it is not.
+        confidence: The confidence level of all intervals together.
         budget: The largest number of expansions of each count, leak and search.
         samples: The largest number of walks of an estimate.
         decoder: How text is taken to be sampled; None: `Decoder()`.
         limit: The largest number of secrets that are measured, those that occur most often; None: all.
-        seed: Of the walks.
+        seed: The random seed of the walks.
         name: The first part of the metrics' names.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
-        verbose: Print the table, masked, when the training ends.
+        verbose: Print the table, masked, when training ends.
 
     Attributes:
         history: The metrics of every scan, with its epoch and step; a resumed run continues it.

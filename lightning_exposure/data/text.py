@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import lightning.pytorch as pl
 import torch
@@ -69,7 +69,7 @@ class TextData(_Base):
         self,
         text_or_path: str | Path | None = None,
         *,
-        level: str = "char",
+        level: Literal["char", "word"] = "char",
         window: int = 64,
         batch_size: int = 128,
         val_fraction: float = 0.1,

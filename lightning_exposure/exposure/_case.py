@@ -257,7 +257,7 @@ class TreeCase(Case):
 def measure_possible(
     case: AnyCase, secrets: Sequence[str], method: Callable[[AnyCase], list[ExposureEstimate]]
 ) -> list[ExposureEstimate]:
-    """Measure those secrets of a case that the model holds possible; the others have the last rank.
+    """Measure those secrets of a case that the model does not rule out; the others have the last rank.
 
     Args:
         case: All secrets that were given, each once.
@@ -267,7 +267,7 @@ def measure_possible(
     possible = np.flatnonzero(np.isfinite(case.costs)).tolist()
     found: dict[str, ExposureEstimate] = {}
     for i in set(range(len(case))) - set(possible):
-        rests_on = "the model holds it impossible, and every other secret costs at most as much"
+        rests_on = "the model rules it out, and every other secret costs at most as much"
         whole = case.whole(i)
         mass = None if case.prior_bits(i) is None else whole
         found[case.secrets[i]] = case.estimate(i, "exact", case.size, (whole, whole), 0, rests_on, mass=mass)

@@ -15,7 +15,7 @@ from lightning_exposure.exposure._prior import PriorProbabilities, make_prior
 from lightning_exposure.exposure.methods import METHODS, MethodName
 from lightning_exposure.exposure.result import ExposureEstimate
 from lightning_exposure.tree.prompt import reads_prompt_once
-from lightning_exposure.tree.secret_tree import SecretTree
+from lightning_exposure.tree.secret_tree import SecretTree, check_tree
 from lightning_exposure.walks import DEFAULT_MEMORY, Progress, measure_rounding, score
 
 _LARGEST_BITS = 500
@@ -80,6 +80,8 @@ def measure_exposure(
         ('exact', True)
     """
     check_measurement(method, budget, samples, confidence, precision)
+    whole_number("seed", seed, at_least=0)
+    check_tree(tree)
     _check_secrets(tree, secrets)
     distinct = list(dict.fromkeys(secrets))
     if not distinct:
@@ -121,7 +123,7 @@ def _against_the_prior(estimates: list[ExposureEstimate], case: TreeCase) -> lis
         if it.secret not in excluded:
             found.append(replace(it, rests_on=rests_on))
             continue
-        rests_on += ", which holds this secret impossible"
+        rests_on += ", which rules this secret out"
         high = max(it.low, it.bits, it.high)  # there is no ceiling, but what is reported is finite
         found.append(replace(it, high=high, prior_bits=max(high, it.size_bits), rests_on=rests_on, is_bound=True))
     return found
@@ -152,5 +154,5 @@ def _check_secrets(tree: SecretTree, secrets: Sequence[str]) -> None:
     check_texts("secrets", secrets)
     if tree.bits > _LARGEST_BITS:
         raise ArgumentError(
-            f"tree has 2^{tree.bits:.0f} secrets; ranks can be measured up to 2^{_LARGEST_BITS}. Use fewer blanks."
+            f"tree has 2^{tree.bits:.0f} secrets; expected at most 2^{_LARGEST_BITS} for ranks. Use fewer blanks."
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Exposure(Metric):
     scores: list[Tensor]
     references: list[Tensor]
 
-    def __init__(self, method: str = "rank", **kwargs: Any) -> None:
+    def __init__(self, method: Literal["rank", "skewnormal"] = "rank", **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.method = choice("method", method, _METHODS)
         self.add_state("scores", default=[], dist_reduce_fx="cat")

@@ -1,4 +1,4 @@
-"""How exposed secrets are that stand in the source and in the target of an encoder-decoder.
+"""How exposed secrets are that occur in the source and in the target of an encoder-decoder.
 
 The cost of a candidate is `-log2 P(its target | its source)`. Every candidate has a source of its own, so a node of a
 tree of targets would stand for many sources, and what it costs under one of them bounds nothing under the others: there
@@ -95,7 +95,7 @@ def measure_tied_exposure(
     start: int | None = None,
     batch_size: int = 1024,
 ) -> list[ExposureEstimate]:
-    """The exposure of secrets that stand in source and target, in the order given.
+    """The exposure of secrets that occur in source and target, in the order given.
 
     The whole target is priced, with its prompt: what the prompt costs depends on the source, which differs from
     candidate to candidate. A model that only copies what the source says prices all pairs much alike, so a secret it

@@ -11,7 +11,7 @@ from lightning_exposure.extraction._result import CERTAIN, Candidate, Extraction
 from lightning_exposure.extraction._settings import check_settings
 from lightning_exposure.tokenization.paths import tokens_of
 from lightning_exposure.tree.prompt import reads_prompt_once
-from lightning_exposure.tree.secret_tree import SecretTree
+from lightning_exposure.tree.secret_tree import SecretTree, check_tree
 from lightning_exposure.walks import DEFAULT_MEMORY, Progress
 
 
@@ -63,6 +63,7 @@ def extract(
         >>> found.optimal, found.candidates == extract(tree, "brute_force", top_k=3).candidates
         (True, True)
     """
+    check_tree(tree)
     whole_number("top_k", top_k, at_least=1)
     defaults = check_settings(algorithm, settings)
     if known is not None and starting_with is not None:

@@ -155,7 +155,7 @@ def go_first(handler: CallbackHandler | None, callback: Any) -> None:
 
 
 def moment(state: TrainerState, control: TrainerControl, *, epoch_ended: bool) -> Moment:
-    """Where a training is, inside of an epoch or where it ends."""
+    """Where a training run is, inside of an epoch or where it ends."""
     epochs = epochs_of(state)
     last = is_last(
         epochs=epochs,

@@ -51,11 +51,11 @@ _STATES = "lightning_exposure"
 class ExposureTrainerCallback(TrainerCallback):
     """Measures the exposure of canaries while a `transformers.Trainer` trains, attacks the model and audits it.
 
-    Also for trainers that are built on it, such as TRL's `SFTTrainer`. The training is not changed in the least: the
+    Also for trainers that are built on it, such as TRL's `SFTTrainer`. The training run is not affected: the
     weights are bit for bit what they are without this callback, and the numbers are those that the Lightning callbacks
     give for the same weights.
 
-    They are in `trainer.state.log_history`, go to whatever the Trainer reports to, and stand in the metrics of every
+    They are in `trainer.state.log_history`, go to whatever the Trainer reports to, and are among the metrics of every
     evaluation, so that `metric_for_best_model="exposure_low/max"` and `EarlyStoppingCallback` can use them. The names
     are those of `ExposureCallback`, `ExtractionCallback` and `AuditCallback`. A run that is resumed from a checkpoint
     continues its history. `DifferentialPrivacy` is for Lightning only.
@@ -63,30 +63,31 @@ class ExposureTrainerCallback(TrainerCallback):
     Args:
         canaries: What was inserted in the training data, with `lightning_exposure.data.inject_examples`.
         tokenizer: How the model reads text; None: the Trainer's `processing_class`.
-        every_n_epochs: Measure at the end of every so many epochs too; 0: only when the training ends.
-        every_n_steps: Measure after every so many optimizer steps too; None: not.
+        every_n_epochs: Measure after every n-th epoch, and when training ends; 0: only when training ends.
+        every_n_steps: Measure after every n-th optimizer step, too; None: never.
         method: As for `measure_exposure`.
         budget: The largest number of expansions of an exact count.
         samples: The largest number of walks of an estimate.
-        precision: Stop as soon as the interval of every canary is at most so many bits wide; None: do not.
+        precision: Stop as soon as the interval of every canary is at most this many bits wide; None: spend what
+            `samples` and `budget` allow.
         max_share: The largest share of the training time that a measurement may take, as in `ExposureCallback`.
-        seed: Of the walks.
-        confidence: Of the intervals, and of the audit's bound.
+        seed: The random seed of the walks.
+        confidence: The confidence level of the intervals and of the audit's bound.
         baseline: Measure before training starts, too.
         references: How many uniformly drawn secrets are scored at the end, for the histogram of the paper.
         name: The first part of the metrics' names.
         model: Picks the next-token model (a module or a `StepModel`) out of the Trainer's model.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
-        attack: Attack the model when the training ends: True, or the arguments of `extract`, such as
+        attack: Attack the model when training ends: True, or the arguments of `extract`, such as
             `{"algorithm": "beam", "width": 50}`; False: not.
-        audit: Bound epsilon from below when the training ends; None: if coins were tossed for some of the canaries,
+        audit: Bound epsilon from below when training ends; None: if coins were tossed for some of the canaries,
             with `CanarySet.draw(..., holdout=0.5)`.
-        delta: What the audit grants the training.
+        delta: The delta of the audit's bound.
         report: A directory, for the record of the run and its page in HTML; None: neither is written.
-        check_data: Refuse training data that hold a canary more or less often than it says, or as other tokens than
+        check_data: Refuse training data that contain a canary more or less often than it says, or as other tokens than
             are measured. Only data that are a list, a `datasets.Dataset` or made of tensors can be read.
-        verbose: Print what the attack found when the training ends.
+        verbose: Print what the attack found when training ends.
 
     Raises:
         ArgumentError: An argument is out of range; it is named.
@@ -173,7 +174,7 @@ class ExposureTrainerCallback(TrainerCallback):
 
     @property
     def scored_references(self) -> dict[str, References]:
-        """After the training: reference log-perplexities by format name."""
+        """After training: reference log-perplexities by format name."""
         return self._monitor.scored_references
 
     @property

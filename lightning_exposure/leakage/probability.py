@@ -19,7 +19,7 @@ from lightning_exposure.leakage.estimate import LeakEstimate, NearMiss
 from lightning_exposure.secrets.formats.graph import steps_behind, walk
 from lightning_exposure.tokenization.graphs.texts import Texts
 from lightning_exposure.tokenization.protocol import surroundings_of
-from lightning_exposure.tree.secret_tree import SecretTree
+from lightning_exposure.tree.secret_tree import SecretTree, check_tree
 from lightning_exposure.walks import DEFAULT_MEMORY, Mass, Rounding, heaviest_first, measure_rounding
 
 _SUMMING = 1e-12
@@ -53,7 +53,7 @@ def leak_probability(
         secrets: Complete texts of the format.
         decoder: How text is sampled.
         edits: Texts within this many substitutions count too, each by a character that its blank allows.
-        prompt: What the model is given; None: what stands before the first blank, or what the tree was told to start
+        prompt: What the model is given; None: what comes before the first blank, or what the tree was told to start
             with. Or a beginning of that: to a tokenizer of subwords a space at the end is a token that training may
             never have seen there, and a model says more without it.
         levenshtein: Count edits as Levenshtein does: leaving out or putting in a character is an edit, too, and any
@@ -79,6 +79,7 @@ def leak_probability(
         >>> 0 < leak.verbatim[0] < leak.low <= leak.high < 1, len(leak.near_misses)
         (True, 36)
     """
+    check_tree(tree)
     check_texts("secrets", secrets)
     instance("decoder", decoder, Decoder, "a Decoder", "Make one, such as Decoder(temperature=0.7, top_k=50).")
     if not secrets:

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from lightning_exposure._checks import metric_name, whole_number
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import AttackName, Extraction, check_settings, extract
 from lightning_exposure.measuring._quiet import quiet
@@ -50,13 +51,15 @@ class CanaryAttack:
         settings: Mapping[str, Any] | None = None,
         name: str = "extraction",
     ) -> None:
+        if top_k is not None:
+            whole_number("top_k", top_k, at_least=1, remedy="None is as many as the format has canaries.")
         self._settings = dict(settings or {})
         own = {key: it for key, it in self._settings.items() if key not in ("known", "memory")}
         self._in_force = {**check_settings(algorithm, own), **own}
         self.trees = trees
         self.schedule = schedule
         self.algorithm = algorithm
-        self.name = name
+        self.name = metric_name(name)
         self.extractions: dict[str, Extraction] = {}
         self.estimates: dict[str, ExposureEstimate] = {}
         self._top_k = top_k

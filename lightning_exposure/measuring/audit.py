@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from lightning_exposure._checks import check_confidence
+from lightning_exposure._checks import check_confidence, metric_name
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.identity import fingerprint
@@ -64,7 +64,7 @@ class CanaryAudit:
         self.trees = trees
         self.schedule = schedule
         self.confidence = confidence
-        self.name = name
+        self.name = metric_name(name)
         self.result: AuditResult | None = None
         self.alarm = False
         self.baseline_bits: dict[str, float] = {}
@@ -81,7 +81,7 @@ class CanaryAudit:
         """Why an audit of so few canaries is not worth its time; None if it is.
 
         Args:
-            delta: What the training is granted.
+            delta: The delta of the bound.
         """
         count = len(self.trees.canaries)
         largest = largest_provable_epsilon(count, self.confidence, delta=delta, records=self.records)
@@ -122,7 +122,7 @@ class CanaryAudit:
             model: The module that is being trained.
             around: Where it runs.
             moment: When.
-            delta: What the training is granted.
+            delta: The delta of the bound.
             promised: The epsilon that the accountant claims; None: there is none.
 
         Returns:
@@ -185,8 +185,8 @@ class CanaryAudit:
 def other_canaries() -> ArgumentError:
     """What to raise when a run is resumed with other canaries than it began with."""
     return ArgumentError(
-        "canaries: other texts, or others held out, than in the training that the checkpoint is from; what was "
-        "in once is in the model. Resume with the canaries that training began with."
+        "canaries has other texts, or others held out, than in the run that the checkpoint is from; expected the same, "
+        "because what was trained on stays in the model. Resume with the canaries that training began with."
     )
 
 

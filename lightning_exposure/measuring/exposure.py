@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import flag, metric_name, whole_number
 from lightning_exposure.errors import FitError, ScoreError
 from lightning_exposure.exposure import ExposureEstimate, MethodName, SkewNormal, measure_exposure
 from lightning_exposure.exposure.estimate import check_measurement
@@ -93,11 +93,13 @@ class ExposureMonitor:
     ) -> None:
         check_measurement(method, budget, samples, confidence, precision)
         whole_number("references", references, at_least=0, remedy="0 is none.")
+        whole_number("seed", seed, at_least=0)
+        flag("baseline", baseline)
         refuse_names_of_summaries(canary.id for canary in trees.canaries)
         self.trees = trees
         self.prior = CanaryPrior(prior)
         self.schedule = schedule
-        self.name = name
+        self.name = metric_name(name)
         self.history: list[Measurement] = []
         self.baseline_estimates: dict[str, ExposureEstimate] = {}
         self.scored_references: dict[str, References] = {}
@@ -189,7 +191,7 @@ class ExposureMonitor:
         return metrics
 
     def measured_at(self, step: int) -> bool:
-        """Whether the newest measurement is of the weights after so many steps."""
+        """Whether the newest measurement is of the weights after this many steps."""
         return bool(self.history) and self.history[-1].step == step
 
     def note_losses(self, train_loss: float | None, val_loss: float | None) -> None:

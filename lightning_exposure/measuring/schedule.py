@@ -35,10 +35,10 @@ class Schedule:
             whole_number("every_n_steps", self.every_n_steps, at_least=1, remedy="None is never.")
 
     def after_epoch(self, epoch: int, *, last: bool) -> bool:
-        """Whether it is due when so many epochs are finished.
+        """Whether it is due at the end of an epoch.
 
         Args:
-            epoch: How many.
+            epoch: How many epochs are finished.
             last: Whether it is known that training ends with this one.
         """
         return last or (self.every_n_epochs > 0 and epoch % self.every_n_epochs == 0)
@@ -48,7 +48,7 @@ class Schedule:
 
         Args:
             step: How many steps were taken. Several optimizers take several at once.
-            before: How many it were the last time.
+            before: How many there were the last time.
         """
         return self.every_n_steps is not None and step // self.every_n_steps != before // self.every_n_steps
 

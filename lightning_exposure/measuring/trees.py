@@ -9,7 +9,7 @@ from weakref import ReferenceType, WeakKeyDictionary, WeakSet, ref
 
 from torch import nn
 
-from lightning_exposure._checks import instance, whole_number
+from lightning_exposure._checks import instance, refusal, whole_number
 from lightning_exposure.adapters import StepModel
 from lightning_exposure.adapters.choosing import step_model
 from lightning_exposure.errors import ArgumentError
@@ -151,6 +151,9 @@ class CanaryTrees:
         if len(instance("canaries", canaries, CanarySet, "a CanarySet", remedy)) == 0:
             raise ArgumentError("canaries is empty; expected at least one canary to measure. Draw one.")
         _refuse_equal_names(list(canaries.by_format()))
+        check_pick(model)
+        if context is not None:
+            whole_number("context", context, at_least=1, remedy="It counts tokens; None is all of them.")
         self.canaries = canaries
         self.model = model
         self.trees: dict[SecretFormat, SecretTree] = {}
@@ -224,6 +227,20 @@ def share_out(around: Surroundings, items: Sequence[Item], work: Callable[[Item]
             raise part
         joined.update(part)
     return [joined[number] for number in range(len(items))]
+
+
+def check_pick(model: object) -> None:
+    """Refuse what cannot pick a model: a model itself can be called, too, and is the usual mistake.
+
+    >>> check_pick(nn.Linear(2, 2))
+    Traceback (most recent call last):
+    ...
+    lightning_exposure.errors.ArgumentError: model is Linear(...), of type Linear; expected a function that picks the
+    next-token model out of the module that is being trained. For example model=lambda module: module.network.
+    """
+    if model is not None and (not callable(model) or isinstance(model, nn.Module | StepModel)):
+        expected = "a function that picks the next-token model out of the module that is being trained"
+        raise refusal("model", model, expected, "For example model=lambda module: module.network.", with_type=True)
 
 
 def _refuse_equal_names(formats: Sequence[SecretFormat]) -> None:

@@ -61,7 +61,7 @@ def make_scheduler(
         warmup_steps: For "linear-warmup".
         step_size: For "step".
         gamma: For "step".
-        total_steps: For "cosine": how many steps the training has.
+        total_steps: For "cosine": how many steps the training run has.
     """
     scheduler: LRScheduler
     if name == "step":

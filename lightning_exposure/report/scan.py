@@ -1,4 +1,4 @@
-"""`Scan`: which of the secrets that stand in a text a model has memorized, and how it is written down without them."""
+"""`Scan`: which of the secrets in a text a model has memorized, and how it is written down without them."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ScannedSecret:
-    """One secret that stands in the texts, and what the model does with it.
+    """One secret in the texts, and what the model does with it.
 
     Attributes:
         kind: What it is: "ssn", "credit-card", ..., or the name of a format of the user's.
-        text: The secret, without what stands before it.
+        text: The secret, without what comes before it.
         same: What all its writings have in common.
-        occurrences: How often it stands in the texts, in whatever writing.
+        occurrences: How often it occurs in the texts, in whatever spelling.
         places: Where: the name of the text and the line.
         contexts: In how many contexts (a prompt and a writing) it was measured.
         estimate: Its exposure, in the context where `low` is largest; None: it could not be measured.
         leak: How likely the model is to say it, in the context where that is most likely; None likewise.
-        extracted: Whether an attack finds it: it is among the likeliest secrets of its format, as many as stand in the
+        extracted: Whether an attack finds it: it is among the likeliest secrets of its format, as many as are in the
             texts. None: it could not be tried.
         trouble: Why something could not be measured; "" if everything was.
-        prompt: What stands before it, where it was measured.
+        prompt: What comes before it, where it was measured.
     """
 
     kind: str
@@ -187,7 +187,7 @@ class Scan:
         """Everything as plain values, for JSON.
 
         Args:
-            reveal: Whether to show the secrets and what stands before them.
+            reveal: Whether to show the secrets and what comes before them.
         """
         return {
             "calibrated": self.calibrated,

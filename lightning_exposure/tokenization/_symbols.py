@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
+from lightning_exposure._checks import OutOfRangeError, instance, refusal
 from lightning_exposure._files import read_json, write_json
 from lightning_exposure.errors import TokenizerError
 
@@ -35,12 +36,15 @@ class SymbolTokenizer:
     symbol_name: str
 
     def __init__(self, vocabulary: Iterable[str], *, unknown: bool = False) -> None:
+        if not isinstance(vocabulary, Iterable):
+            expected = f"{self.symbol_name}s, such as {type(self).__name__}.from_text(text).vocabulary"
+            raise refusal("vocabulary", vocabulary, expected, "Build it with from_text(text).", error=TokenizerError)
         symbols = list(dict.fromkeys(vocabulary))
         if unknown and UNKNOWN not in symbols:
             symbols.insert(0, UNKNOWN)
         if not symbols:
             raise TokenizerError(
-                f"vocabulary is empty; {type(self).__name__} needs at least one {self.symbol_name}. "
+                f"vocabulary is empty; expected at least one {self.symbol_name}. "
                 "Build it from a text that is not empty."
             )
         self._symbols = tuple(symbols)
@@ -86,11 +90,21 @@ class SymbolTokenizer:
             if found is None:
                 raise TokenizerError(
                     f"text has the {self.symbol_name} {symbol!r} (number {position} of the text), which is not in "
-                    f"the vocabulary of {self.vocab_size} {self.symbol_name}s. Build the tokenizer from text that "
-                    f"contains it, or ask for {UNKNOWN} with unknown=True."
+                    f"the vocabulary; expected one of its {self.vocab_size} {self.symbol_name}s. Build the tokenizer "
+                    f"from text that contains it, or ask for {UNKNOWN} with unknown=True."
                 )
             ids.append(found)
         return ids
+
+    def _symbols_of(self, ids: Sequence[int]) -> list[str]:
+        try:
+            return [self._symbols[token] for token in ids]
+        except IndexError:
+            token = next(token for token in ids if not -self.vocab_size <= token < self.vocab_size)
+            expected = f"token ids below {self.vocab_size}, the size of the vocabulary"
+            raise refusal(
+                "ids", token, expected, "Use the tokenizer that encoded them.", error=OutOfRangeError
+            ) from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the vocabulary as a JSON file, in one step; an existing file is replaced."""
@@ -101,6 +115,13 @@ class SymbolTokenizer:
             "vocabulary": self._symbols,
         }
         write_json(path, content)
+
+    @staticmethod
+    def _checked(texts: Sequence[str]) -> Sequence[str]:
+        """The arguments of `from_text`: a list of texts, given as one, would make a symbol of each text."""
+        for text in texts:
+            instance("texts", text, str, "texts, each of them an argument", "Write from_text(*texts) for a list.")
+        return texts
 
     @classmethod
     def load(cls: type[_Self], path: str | os.PathLike[str]) -> _Self:

@@ -26,7 +26,7 @@ class CharTokenizer(SymbolTokenizer):
     @classmethod
     def from_text(cls, *texts: str, unknown: bool = False) -> CharTokenizer:
         """A tokenizer of all the characters in some texts, in sorted order."""
-        return cls(sorted(set().union(*texts)), unknown=unknown)
+        return cls(sorted(set().union(*cls._checked(texts))), unknown=unknown)
 
     def encode(self, text: str, /) -> list[int]:
         """One id per character.
@@ -38,7 +38,7 @@ class CharTokenizer(SymbolTokenizer):
 
     def decode(self, ids: Sequence[int], /) -> str:
         """The characters of some ids."""
-        return "".join(self._symbols[i] for i in ids)
+        return "".join(self._symbols_of(ids))
 
     def pieces(self) -> list[bytes | None]:
         """What each token adds to a text: its character; None for `<unk>`, which stands for no text."""

@@ -16,7 +16,7 @@ _WORDS = re.compile(r"\n|\S+")
 
 
 class WordTokenizer(SymbolTokenizer):
-    """One token per word: words stand between spaces, and a line break is a word of its own.
+    """One token per word: words are separated by spaces, and a line break is a word of its own.
 
     Example:
         >>> tokenizer = WordTokenizer.from_text("the code is 1 2 3")
@@ -38,7 +38,7 @@ class WordTokenizer(SymbolTokenizer):
             size: Keep only this many of the most frequent words; needs `unknown=True` to encode the others.
             unknown: Encode words that are not in the vocabulary as `<unk>` instead of raising.
         """
-        counts = Counter(word for text in texts for word in _WORDS.findall(text))
+        counts = Counter(word for text in cls._checked(texts) for word in _WORDS.findall(text))
         kept = counts if size is None else [word for word, _ in counts.most_common(size)]
         return cls(kept, unknown=unknown)
 
@@ -52,7 +52,7 @@ class WordTokenizer(SymbolTokenizer):
 
     def decode(self, ids: Sequence[int], /) -> str:
         """The words of some ids, one space between two words and none beside a line break."""
-        return re.sub(" ?\n ?", "\n", " ".join(self._symbols[i] for i in ids))
+        return re.sub(" ?\n ?", "\n", " ".join(self._symbols_of(ids)))
 
     def spelling_rules(self, texts: Texts, fixed: int, /) -> Iterator[SpellingRules]:
         """How texts of several lines are spelled: between words stands a space, beside a line break none."""

@@ -12,27 +12,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import instance, whole_number
 from lightning_exposure.adapters.choosing import TriedModels
 from lightning_exposure.adapters.protocol import StepModel, device_of, evaluating
 from lightning_exposure.adapters.states import ModelState
 from lightning_exposure.errors import ArgumentError, ModelError
+from lightning_exposure.secrets import SecretFormat
 from lightning_exposure.tokenization.protocol import Tokenizer
 from lightning_exposure.tokenization.spelling import Spelling
 from lightning_exposure.tree._state_size import bytes_of_row
 from lightning_exposure.tree.path_reader import PathReader
 from lightning_exposure.tree.prices import price_children
 from lightning_exposure.tree.prompt import Prompt
-
-if TYPE_CHECKING:
-    from lightning_exposure.secrets import SecretFormat
 
 
 @dataclass(frozen=True)
@@ -149,6 +147,7 @@ class SecretTree:
         batch_size: int = 4096,
         tried: TriedModels | None = None,
     ) -> None:
+        instance("format", format, SecretFormat, "a SecretFormat", "For example SecretFormat('my pin is ####').")
         whole_number("batch_size", batch_size, at_least=1)
         self.format = format
         self.spelling = tokenizer if isinstance(tokenizer, Spelling) else Spelling(format, tokenizer)
@@ -351,6 +350,18 @@ class SecretTree:
             leaf=leaf[kept],
             open=children.open[kept],
         )
+
+
+def check_tree(tree: object) -> None:
+    """Refuse what is no tree, such as a model that was not put into one.
+
+    >>> check_tree(nn.Linear(2, 2))
+    Traceback (most recent call last):
+    ...
+    lightning_exposure.errors.ArgumentError: tree is Linear(...), of type Linear; expected a SecretTree. Make one with
+    SecretTree(model, format, tokenizer).
+    """
+    instance("tree", tree, SecretTree, "a SecretTree", "Make one with SecretTree(model, format, tokenizer).")
 
 
 def _no_path(rows: int) -> NDArray[np.int32]:

@@ -217,7 +217,7 @@ def test_formats_of_any_size_can_be_measured(digits: int) -> None:
 
 def test_a_format_beyond_floating_point_ranks_is_refused() -> None:
     tree = SecretTree(Constant(CHARS.vocab_size), SecretFormat("n " + "#" * 400), CHARS)
-    with pytest.raises(ArgumentError, match=r"2\^1329 secrets; ranks can be measured up to 2\^500"):
+    with pytest.raises(ArgumentError, match=r"2\^1329 secrets; expected at most 2\^500"):
         measure_exposure(tree, [tree.format.render(5)])
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from lightning_exposure.report.fields import Field
 
 from lightning_exposure import SecretFormat, SecretTree, measure_exposure
+from lightning_exposure._files import Field
 from lightning_exposure.exposure import _margin
 from lightning_exposure.report._reading import read_estimate
 from lightning_exposure.report.verdicts import verdict_of

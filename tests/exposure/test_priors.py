@@ -312,7 +312,7 @@ class TestImpossible:
             assert found.is_bound
             assert found.low - 1e-6 <= expected <= found.high + 1e-6
             assert method == "sampling" or found.bits == pytest.approx(expected, abs=1e-6)
-            assert "holds this secret impossible" in found.rests_on
+            assert "rules this secret out" in found.rests_on
 
     @pytest.mark.parametrize("method", ["exact", "auto", "importance", "sampling"])
     def test_with_nothing_possible_below_it_everything_stays_finite(self, method: str) -> None:

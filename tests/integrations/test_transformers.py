@@ -259,7 +259,7 @@ class TestAudit:
             trainer(tmp_path, callback, data=examples(coins), max_steps=1).train()
 
     def test_without_coins_it_is_refused(self) -> None:
-        with pytest.raises(ArgumentError, match="none of the 3 was left to a coin"):
+        with pytest.raises(ArgumentError, match="none drawn with a holdout"):
             ExposureTrainerCallback(CANARIES, TOKENIZER, audit=True)
 
 
@@ -272,7 +272,7 @@ class TestRefusals:
             ({"every_n_epochs": -1}, "every_n_epochs is -1; expected"),
             ({"budget": 0}, "budget is 0; expected"),
             ({"attack": "beam"}, "attack is 'beam'; expected True, False, or the arguments of `extract`"),
-            ({"attack": {"algorithm": "luck"}}, "algorithm='luck' is given; expected one of"),
+            ({"attack": {"algorithm": "luck"}}, "is 'luck'; expected one of"),
             ({"delta": 2.0}, "delta is 2.0; expected"),
         ],
     )

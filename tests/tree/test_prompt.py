@@ -169,7 +169,7 @@ def test_memory_is_freed_after_a_measurement_and_after_an_error() -> None:
     model.start = noted  # type: ignore[method-assign]
     measure_exposure(tree, SECRETS)
 
-    def interrupt(expansions: int) -> None:
+    def interrupt(expansions: int, open_nodes: int, best: float) -> None:
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):

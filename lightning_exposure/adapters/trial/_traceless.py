@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure._torch import own_buffers, writes_to
 from lightning_exposure.adapters.protocol import device_of, evaluating
 
 
@@ -24,7 +25,7 @@ def without_trace(module: nn.Module) -> Iterator[None]:
     buffers = [
         (part, name, buffer, None if buffer is None else buffer.detach().clone())
         for part in module.modules()
-        for name, buffer in part._buffers.items()
+        for name, buffer in own_buffers(part).items()
     ]
     versions = [_version(buffer) for _, _, buffer, _ in buffers]
     with torch.random.fork_rng(devices=drawn, enabled=device.type in ("cpu", "cuda")):
@@ -35,7 +36,7 @@ def without_trace(module: nn.Module) -> Iterator[None]:
             for part, before in attributes:
                 _put_back(part, before)
             for (part, name, buffer, content), version in zip(buffers, versions, strict=True):
-                part._buffers[name] = buffer
+                own_buffers(part)[name] = buffer
                 if buffer is not None and content is not None and _version(buffer) != version:
                     with torch.no_grad():
                         buffer.copy_(content)
@@ -53,4 +54,4 @@ def _put_back(part: nn.Module, before: dict[str, object]) -> None:
 
 def _version(tensor: Tensor | None) -> int:
     """How often a tensor was written to; inference tensors do not say."""
-    return 0 if tensor is None or tensor.is_inference() else tensor._version
+    return 0 if tensor is None or tensor.is_inference() else writes_to(tensor)

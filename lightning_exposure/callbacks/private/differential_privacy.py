@@ -23,9 +23,9 @@ from lightning_exposure.callbacks.private._probing import Probing
 from lightning_exposure.callbacks.private._seams import check_names
 from lightning_exposure.errors import DataError, FitError
 from lightning_exposure.privacy.clipping.clipping import Clipping
-from lightning_exposure.privacy.clipping.losses import REDUCTIONS
+from lightning_exposure.privacy.clipping.losses import REDUCTIONS, LossReduction
 from lightning_exposure.privacy.clipping.support import refuse_unsupported
-from lightning_exposure.privacy.steps.accounting import History
+from lightning_exposure.privacy.steps.accounting import AccountantName, History
 from lightning_exposure.privacy.steps.budget import Budget
 from lightning_exposure.privacy.steps.origin import read_history
 from lightning_exposure.privacy.steps.poisson import PoissonLoader, fresh_seed, generators
@@ -104,9 +104,9 @@ class DifferentialPrivacy(Callback):
         delta: float,
         noise_multiplier: float | None = None,
         target_epsilon: float | None = None,
-        accountant: str = "prv",
+        accountant: AccountantName = "prv",
         max_epsilon: float | None = None,
-        loss_reduction: str = "mean",
+        loss_reduction: LossReduction = "mean",
         seed: int | None = None,
         verify_steps: int = 3,
         history: str | PathLike[str] | Mapping[str, Any] | None = None,

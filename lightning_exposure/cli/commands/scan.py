@@ -24,14 +24,14 @@ def make_parser() -> Parser:
     """What can be asked for."""
     parser = Parser(
         "scan",
-        "Find the secrets that stand in a text or a mailbox (card and social security numbers, addresses, keys, "
+        "Find the secrets in a text or a mailbox (card and social security numbers, addresses, keys, "
         "passwords, ...) and measure each in a model: exposure, probability of a leak, and whether an attack finds it. "
         "The most urgent come first, and none is shown unless you ask for it.",
     )
     parser.add_argument(
         "texts",
         metavar="TEXT_OR_MAILBOX",
-        help="a text, a directory of texts, an mbox file, a maildir, or a directory with one file a message",
+        help="a text, a directory of texts, an mbox file, a maildir, or a directory with one file per message",
     )
     parser.add_argument(
         "--model", required=True, metavar="PATH", help="the directory of a run, or a Hugging Face directory"
@@ -40,7 +40,7 @@ def make_parser() -> Parser:
         "--reference", metavar="PATH", help="a model that has not seen the texts; without one nothing is calibrated"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("--reveal", action="store_true", help="show the secrets; files are then for their owner alone")
+    parser.add_argument("--reveal", action="store_true", help="show the secrets, in files that only you can read")
     parser.add_argument("--out", metavar="FILE", help="write a page (.html) or JSON (.json), too")
     parser.add_argument(
         "--alpha", type=float, default=0.05, metavar="P",
@@ -63,21 +63,34 @@ def _add_measurement(parser: Parser) -> None:
     group, usual = parser.add_argument_group("how it is measured"), ScanSettings()
     group.add_argument(
         "--budget", type=int, default=usual.budget, metavar="N",
-        help="nodes that each count, leak and search may read (default: %(default)s)",
+        help="expansions of each count, leak and search at most (default: %(default)s)",
     )  # fmt: skip
     group.add_argument(
-        "--samples", type=int, default=usual.samples, metavar="N", help="walks for an estimate (default: %(default)s)"
+        "--samples",
+        type=int,
+        default=usual.samples,
+        metavar="N",
+        help="walks of an estimate (default: %(default)s)",
     )
     group.add_argument(
         "--confidence", type=float, default=usual.confidence, metavar="P",
-        help="of all intervals together (default: %(default)s)",
+        help="confidence level of all intervals together (default: %(default)s)",
     )  # fmt: skip
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the walks (default: %(default)s)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the walks (default: %(default)s)")
     group.add_argument(
-        "--temperature", type=float, default=1.0, metavar="T", help="at which text is sampled (default: %(default)s)"
+        "--temperature",
+        type=float,
+        default=1.0,
+        metavar="T",
+        help="sampling temperature (default: %(default)s)",
     )
-    group.add_argument("--top_k", type=int, metavar="N", help="sampled among so many tokens (default: all)")
-    group.add_argument("--top_p", type=float, metavar="P", help="sampled among the first P of them (default: all)")
+    group.add_argument("--top_k", type=int, metavar="N", help="sample among the N likeliest tokens (default: all)")
+    group.add_argument(
+        "--top_p",
+        type=float,
+        metavar="P",
+        help="sample among the likeliest tokens with total probability P (default: all)",
+    )
     group.add_argument(
         "--device", default="cpu", metavar="NAME", help="where the model runs: cpu, cuda, mps (default: %(default)s)"
     )
@@ -105,7 +118,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _find(options: Namespace) -> dict[str, list[Finding]]:
-    """What stands in the texts, by their names."""
+    """What is found in the texts, by their names."""
     scanner = Scanner([SecretFormat(pattern) for pattern in options.pattern], region=options.region)
     found = {}
     with progress_bar("scanning") as update:

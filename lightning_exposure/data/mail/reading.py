@@ -5,7 +5,6 @@ As in section 7.2 of the paper: bodies only; quoted replies, automatic and compa
 
 from __future__ import annotations
 
-import mailbox
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,10 +14,14 @@ from email.message import Message
 from email.policy import default
 from email.utils import getaddresses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lightning_exposure._checks import whole_number
 from lightning_exposure.data.mail._texts import automatic, body_of, for_everyone, header, own_words
 from lightning_exposure.errors import DataError
+
+if TYPE_CHECKING:
+    from mailbox import Maildir
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,9 @@ def _reason(message: Message, sender: str, text: str, most_recipients: int, seen
 
 def _messages(path: Path) -> Iterator[Message]:
     """All messages, whatever kind of mailbox it is."""
+    # Here and not above: a script of that name beside the one that is run (examples/mailbox.py) would be imported.
+    import mailbox
+
     if path.is_dir():
         if (path / "cur").is_dir() and (path / "new").is_dir():
             yield from _in_maildir(mailbox.Maildir(path, factory=None, create=False))
@@ -137,7 +143,7 @@ def _messages(path: Path) -> Iterator[Message]:
         box.close()
 
 
-def _in_maildir(box: mailbox.Maildir) -> Iterator[Message]:
+def _in_maildir(box: Maildir) -> Iterator[Message]:
     """The messages of a maildir and of its folders."""
     for key in sorted(box.iterkeys()):
         yield message_from_bytes(box.get_bytes(key), policy=default)

@@ -22,7 +22,7 @@ def measure_by_skew_normal(case: Case) -> list[ExposureEstimate]:
     draws = draw_from_prior(case) if isinstance(case, TreeCase) and case.prior is not None else None
     sample = case.references(case.seed) if draws is None else draws
     possible = sample.costs[np.isfinite(sample.costs)]
-    # What the model holds impossible has no log-perplexity to fit; it is more expensive than any secret measured.
+    # What the model rules out has no log-perplexity to fit; it is more expensive than any secret measured.
     share = -math.log2(len(possible) / len(sample.costs)) if len(possible) else 0.0
     fit = SkewNormal.fit(possible)
     warn_if_poor(fit)

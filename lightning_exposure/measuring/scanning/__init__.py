@@ -1,4 +1,4 @@
-"""Secrets that nobody planted: what a model does with those that stand in its texts."""
+"""Secrets that nobody planted: what a model does with those in its training texts."""
 
 from lightning_exposure.measuring.scanning._engine import Reference, scan_model
 from lightning_exposure.measuring.scanning._found import FoundSecret, distinct_secrets

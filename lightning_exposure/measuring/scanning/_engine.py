@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 """Called with how many secrets are done, and how many there are."""
 
 _HOPELESS = 1000.0
-"""No search for a secret if a sample says that so many times as many as are looked for are likelier."""
+"""No search for a secret if a sample says that this many times as many as are looked for are likelier."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class _Engine:
     def _extracted(
         self, tree: SecretTree, texts: list[str], estimates: Mapping[str, ExposureEstimate]
     ) -> tuple[dict[str, bool], str]:
-        """Which secrets are among the likeliest of their tree, as many as stand in the texts."""
+        """Which secrets are among the likeliest of their tree, as many as are in the texts."""
         many = len(texts)
         known = {text: _among_the_first(estimates[text], many) for text in texts}
         if None not in known.values():

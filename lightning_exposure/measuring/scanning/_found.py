@@ -14,7 +14,7 @@ _BY_LETTERS_AND_DIGITS = ("ssn", "credit-card", "iban", "phone", "address")
 
 @dataclass(frozen=True)
 class FoundSecret:
-    """A secret, however often and in whatever writing it stands in the texts.
+    """A secret, however often and in whatever spelling it occurs in the texts.
 
     Attributes:
         kind: What it is.
@@ -54,7 +54,7 @@ def distinct_secrets(findings: Sequence[Finding] | Mapping[str, Sequence[Finding
         for finding in found:
             groups.setdefault((finding.format, same(finding)), []).append((source, finding))
     secrets = [_as_one(kind, key, members) for (kind, key), members in groups.items()]
-    return sorted(secrets, key=lambda secret: -secret.occurrences)  # stable: otherwise as they stand in the texts
+    return sorted(secrets, key=lambda secret: -secret.occurrences)  # stable: otherwise in the order of the texts
 
 
 def same(finding: Finding) -> str:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from lightning_exposure._checks import metric_name, refusal
 from lightning_exposure.adapters import StepModel
 from lightning_exposure.errors import ArgumentError, ExposureError
 from lightning_exposure.exposure import weights_of_checkpoint, weights_on_cpu, with_weights, without_adapters
@@ -20,7 +21,7 @@ from lightning_exposure.measuring.scanning._engine import scan_model
 from lightning_exposure.measuring.scanning._settings import ScanSettings
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings
-from lightning_exposure.measuring.trees import ModelOf
+from lightning_exposure.measuring.trees import ModelOf, check_pick
 from lightning_exposure.report.scan import Scan
 from lightning_exposure.secrets.scanner import Finding
 from lightning_exposure.tokenization import Tokenizer
@@ -37,23 +38,24 @@ _UNTRAINED = 0.9
 
 _KNOWS_NOTHING = (
     "reference is 'before_training', and the model begins with weights that tell hardly any two tokens apart. Such a "
-    "reference knows no birthdays and no area codes, and accuses them all. Give a model trained on other texts."
+    "reference knows no birthdays and no area codes, and every one of them looks memorized. Give a "
+    "model trained on other texts."
 )
 
 
 class UntrainedReferenceWarning(UserWarning):
-    """The weights that a training begins with are no reference if they are random."""
+    """The weights that training begins with are no reference if they are random."""
 
 
 class ScanMonitor:
     """Scans a model while or after it trains, whatever trains it.
 
-    Call `begin` before the first step, `after_epoch` after each epoch, and `finish` when the training has ended.
+    Call `begin` before the first step, `after_epoch` after each epoch, and `finish` when training has ended.
 
     Args:
         schedule: When to scan.
         settings: How to measure.
-        reference: A model that has not seen the texts; "before_training": the weights that the training began with,
+        reference: A model that has not seen the texts; "before_training": the weights that training began with,
             for a model that was pretrained on other texts; "without_adapters": the model with its adapters off; the
             path of a checkpoint of the same module; None: nothing is calibrated.
         model: Picks the next-token model out of the module that is being trained; None: the module itself.
@@ -74,20 +76,11 @@ class ScanMonitor:
         model: ModelOf | None = None,
         name: str = "scan",
     ) -> None:
-        if reference is not None and not isinstance(reference, nn.Module | StepModel | str | Path):
-            raise ArgumentError(
-                f"reference is {type(reference).__name__}; expected a module, the path of a checkpoint, "
-                "'before_training', 'without_adapters', or None."
-            )
-        if isinstance(reference, str | Path) and reference not in _WORDS and not Path(reference).is_file():
-            raise ArgumentError(
-                f"reference is {str(reference)!r}, and there is no such file; expected a module, the path of a "
-                "checkpoint, 'before_training', 'without_adapters', or None. Load what is saved in another way, "
-                "and give it as a module."
-            )
+        _check_reference(reference)
+        check_pick(model)
         self.schedule = schedule
         self.settings = settings
-        self.name = name
+        self.name = metric_name(name)
         self.findings: Mapping[str, Sequence[Finding]] = {}
         self.scan: Scan | None = None
         self.history: list[dict[str, float]] = []
@@ -137,14 +130,14 @@ class ScanMonitor:
                 "expected one that is not. Use 'before_training', or 'without_adapters' for a model of PEFT."
             )
         self._restored = False
-        with quiet(module):  # what does not fit shows here, and not after the training
+        with quiet(module):  # what does not fit shows here, and not after training
             self._try(self._pick(module))
             reference = self._make_reference(module)
             if reference is not None:
                 self._try(reference, warn=self._reference == "before_training")
 
     def after_epoch(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
-        """Scan if the end of an epoch makes it due; the end of the training is left to `finish`.
+        """Scan if the end of an epoch makes it due; the end of training is left to `finish`.
 
         Returns:
             What was logged; None if nothing was measured.
@@ -154,7 +147,7 @@ class ScanMonitor:
         return self._scan(module, around, moment)
 
     def finish(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
-        """Scan the weights that the training ended with, unless that was done.
+        """Scan the weights that training ended with, unless that was done.
 
         Returns:
             What was logged; None if nothing was measured.
@@ -229,6 +222,18 @@ class ScanMonitor:
             return without_adapters(picked, context=self.settings.context)
         assert self._weights is not None, "begin() has them"
         return self._pick(with_weights(module, self._weights))
+
+
+def _check_reference(reference: object) -> None:
+    """Refuse what no reference can be made of."""
+    if reference is None or isinstance(reference, nn.Module | StepModel):
+        return
+    if isinstance(reference, str | Path) and (
+        reference in ("before_training", "without_adapters") or Path(reference).is_file()
+    ):
+        return
+    expected = "a module, the path of a checkpoint, 'before_training', 'without_adapters', or None"
+    raise refusal("reference", reference, expected, "Check the path, or load the model and give it as a module.")
 
 
 def _entropy(tree: SecretTree) -> float:

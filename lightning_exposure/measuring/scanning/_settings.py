@@ -15,15 +15,15 @@ class ScanSettings:
     """How a scan measures.
 
     Attributes:
-        alpha: The probability that any secret at all is called memorized without being so.
-        confidence: Of all intervals together: each of N gets 1 - (1 - confidence) / N.
+        alpha: The probability that any secret at all is called memorized although it is not.
+        confidence: The confidence level of all intervals together: each of N gets 1 - (1 - confidence) / N.
         budget: The largest number of expansions of each exact count, leak and search.
         samples: The largest number of walks of an estimate.
-        precision: Stop as soon as every interval is at most so many bits wide; None: do not.
+        precision: Stop as soon as every interval is at most this many bits wide; None: do not.
         decoder: How text is taken to be sampled.
-        limit: The largest number of secrets that are measured, those that stand in the texts most often; None: all.
-        contexts: A secret is measured in so many of its contexts (prompts and writings) at most.
-        seed: Of the walks.
+        limit: The largest number of secrets that are measured, those that occur most often; None: all.
+        contexts: In how many of its contexts (prompts and spellings) a secret is measured at most.
+        seed: The random seed of the walks.
         context: For a model without a state: how many of the last tokens it is given; None: all.
         batch_size: The largest number of nodes the model reads at once.
 
@@ -57,6 +57,8 @@ class ScanSettings:
         instance("decoder", self.decoder, Decoder, "a Decoder", "For example Decoder(temperature=0.7).")
         if self.limit is not None:
             whole_number("limit", self.limit, at_least=1, remedy="Leave it out to measure all of them.")
+        if self.context is not None:
+            whole_number("context", self.context, at_least=1, remedy="It counts tokens; None is all of them.")
         whole_number("contexts", self.contexts, at_least=1)
         whole_number("seed", self.seed, at_least=0)
         whole_number("batch_size", self.batch_size, at_least=1)

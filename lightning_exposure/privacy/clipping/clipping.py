@@ -12,7 +12,7 @@ from lightning_exposure._checks import choice, number, whole_number
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.privacy.clipping._layer_hooks import LayerListener, Listener, RecurrentListener, is_listened_to
 from lightning_exposure.privacy.clipping.gradients import Gradient, merged, only, weighted_sum
-from lightning_exposure.privacy.clipping.losses import REDUCTIONS
+from lightning_exposure.privacy.clipping.losses import REDUCTIONS, LossReduction
 from lightning_exposure.privacy.clipping.norms import measure
 from lightning_exposure.privacy.clipping.rounding import full_precision
 from lightning_exposure.privacy.clipping.support import layers_of, mixes_examples, refuse_unsupported
@@ -55,7 +55,7 @@ class Clipping:
         True
     """
 
-    def __init__(self, module: nn.Module, *, max_grad_norm: float, loss_reduction: str = "mean") -> None:
+    def __init__(self, module: nn.Module, *, max_grad_norm: float, loss_reduction: LossReduction = "mean") -> None:
         number("max_grad_norm", max_grad_norm, above=0)
         choice("loss_reduction", loss_reduction, REDUCTIONS)
         self.module = module

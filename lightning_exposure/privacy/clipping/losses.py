@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, get_args
 
 from torch import Tensor
 from torch.nn import functional
@@ -10,7 +10,8 @@ from torch.nn import functional
 from lightning_exposure._checks import choice
 from lightning_exposure.errors import ArgumentError
 
-REDUCTIONS: Final = ("mean", "sum")
+LossReduction = Literal["mean", "sum"]
+REDUCTIONS: Final = get_args(LossReduction)
 """What the loss of a private training run may be of the losses of its examples."""
 
 
@@ -20,7 +21,7 @@ def per_example_loss(
     *,
     shift: bool = True,
     ignore_index: int = -100,
-    reduction: str = "mean",
+    reduction: Literal["mean", "sum", "none"] = "mean",
 ) -> Tensor:
     """The cross-entropy of a language model, averaged over the tokens of each example, and then over the examples.
 

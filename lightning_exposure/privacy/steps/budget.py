@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lightning_exposure._checks import check_delta, number, refusal
 from lightning_exposure.errors import ArgumentError, FitError
 from lightning_exposure.privacy.steps.accounting import (
+    AccountantName,
     History,
     check_accountant,
     epsilon,
@@ -48,7 +49,7 @@ class Budget:
     noise_multiplier: float | None = None
     target_epsilon: float | None = None
     max_epsilon: float | None = None
-    accountant: str = "prv"
+    accountant: AccountantName = "prv"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be."""

@@ -238,7 +238,7 @@ def meaning(record: RunRecord) -> list[str]:
     controls = [canary.id for canary, verdict in _judged(record) if not canary.copies and verdict.mood == LEAKS]
     if controls:
         words.append(
-            f"Never in the training data, and found all the same: {listed(controls)}. The model holds such texts "
+            f"Never in the training data, and found all the same: {listed(controls)}. The model finds such texts "
             "likely for other reasons, so on that format the guesses alone do not prove that anything was memorized."
         )
     top = _most_exposed(record)

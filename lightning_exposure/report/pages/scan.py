@@ -26,14 +26,14 @@ _TERMS = (
     ),
     (
         "Leak probability",
-        "How likely the model is to write a text that begins with the secret, given what stands before it, each time "
+        "How likely the model is to write a text that begins with the secret, given what comes before it, each time "
         "that it is asked. The truth lies between the two numbers for certain.",
     ),
     ("Queries to 50%", "How often one has to ask until the secret has come with an even chance."),
     (
         "Extracted",
         "Whether an attacker who looks for the likeliest secrets behind the same words finds it: among as many as "
-        "stand in the texts.",
+        "are in the texts.",
     ),
     (
         "Name",

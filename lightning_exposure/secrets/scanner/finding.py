@@ -1,4 +1,4 @@
-"""`Finding`: a secret that stands in a text, and the format in which its exposure can be measured."""
+"""`Finding`: a secret in a text, and the format in which its exposure can be measured."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Finding:
         start: Where it begins in the text that was scanned.
         end: Where it ends.
         line: The number of the line that it begins in, from 1.
-        prompt: What stands before it: the words before it in its line, or behind a line break those before that; no
+        prompt: What comes before it: the words before it in its line, or behind a line break those before that; no
             other secret is a part of it.
-        occurrences: How often the same secret stands in the text that was scanned, in whatever writing.
+        occurrences: How often the same secret occurs in the text that was scanned, in whatever spelling.
     """
 
     format: str

@@ -1,4 +1,4 @@
-"""`Scanner`: finds the secrets that stand in a text."""
+"""`Scanner`: finds the secrets in a text."""
 
 from __future__ import annotations
 

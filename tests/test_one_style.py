@@ -1,0 +1,129 @@
+"""Wrong arguments of every public entry point are refused in one style: "name is given; expected ... . Remedy."."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from torch import nn
+
+from lightning_exposure import (
+    AuditCallback,
+    CanarySet,
+    CharTokenizer,
+    Decoder,
+    DifferentialPrivacy,
+    ExposureCallback,
+    ExtractionCallback,
+    ScanCallback,
+    SecretFormat,
+    SecretTree,
+    WordTokenizer,
+    extract,
+    leak_probability,
+    measure_exposure,
+)
+from lightning_exposure.errors import ExposureError
+
+PIN = SecretFormat.pin()
+CHARS = CharTokenizer.from_text("my pin is 0123456789")
+MODEL = nn.Sequential(nn.Embedding(CHARS.vocab_size, 4), nn.Linear(4, CHARS.vocab_size))
+TREE = SecretTree(MODEL, PIN, CHARS)
+SECRET = "my pin is 1234"
+CANARIES = CanarySet.draw(PIN, repetitions=[1, 4], seed=0)
+HELD_OUT = CanarySet.draw(PIN, repetitions=[1] * 20, seed=0, holdout=0.5)
+BUDGET = {"max_grad_norm": 1.0, "delta": 1e-6}
+
+SHARED: list[dict[str, Any]] = [
+    {"every_n_epochs": -1},
+    {"every_n_epochs": None},
+    {"name": ""},
+    {"name": 3},
+    {"model": "network"},
+    {"model": MODEL},
+    {"context": 0},
+    {"batch_size": 0},
+]
+
+
+def refused(name: str, call: Callable[[], Any]) -> None:
+    with pytest.raises(ExposureError) as found:
+        call()
+    message = str(found.value)
+    assert re.match(rf"{name} (is|has) .+; expected .+\.", message), message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("options", SHARED, ids=repr)
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [(ExposureCallback, CANARIES), (ExtractionCallback, CANARIES), (AuditCallback, HELD_OUT), (ScanCallback, [SECRET])],
+)
+def test_what_all_callbacks_take(kind: Any, given: Any, options: dict[str, Any]) -> None:
+    refused(*options, lambda: kind(given, **options))
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("seed", lambda: ExposureCallback(CANARIES, seed="a")),  # type: ignore[arg-type]
+        ("baseline", lambda: ExposureCallback(CANARIES, baseline=3)),  # type: ignore[arg-type]
+        ("baseline", lambda: AuditCallback(HELD_OUT, baseline=None)),  # type: ignore[arg-type]
+        ("raise_on_alarm", lambda: AuditCallback(HELD_OUT, raise_on_alarm="yes")),  # type: ignore[arg-type]
+        ("top_k", lambda: ExtractionCallback(CANARIES, top_k=0)),
+        ("verbose", lambda: ExtractionCallback(CANARIES, verbose=2)),  # type: ignore[arg-type]
+        ("reference", lambda: ScanCallback([SECRET], reference="befor_training")),
+        ("accountant", lambda: DifferentialPrivacy(noise_multiplier=1.0, accountant="x", **BUDGET)),  # type: ignore[arg-type]
+    ],
+)
+def test_callbacks(name: str, call: Callable[[], Any]) -> None:
+    refused(name, call)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("tree", lambda: measure_exposure(MODEL, [SECRET])),  # type: ignore[arg-type]
+        ("secrets", lambda: measure_exposure(TREE, SECRET)),
+        ("seed", lambda: measure_exposure(TREE, [SECRET], seed=-1)),
+        ("prior", lambda: measure_exposure(TREE, [SECRET], prior=3)),  # type: ignore[arg-type]
+        ("tree", lambda: extract(MODEL)),  # type: ignore[arg-type]
+        ("algorithm", lambda: extract(TREE, "greedy")),  # type: ignore[arg-type]
+        ("tree", lambda: leak_probability(MODEL, [SECRET])),  # type: ignore[arg-type]
+        ("decoder", lambda: leak_probability(TREE, [SECRET], 3)),  # type: ignore[arg-type]
+        ("tolerance", lambda: leak_probability(TREE, [SECRET], tolerance=-1)),
+        ("budget", lambda: leak_probability(TREE, [SECRET], budget=0)),
+        ("top_p", lambda: Decoder(top_p=2)),
+        ("model", lambda: SecretTree(3, PIN, CHARS)),  # type: ignore[arg-type]
+        ("format", lambda: SecretTree(MODEL, "pin ####", CHARS)),  # type: ignore[arg-type]
+        ("tokenizer", lambda: SecretTree(MODEL, PIN, 3)),
+    ],
+)
+def test_measurements(name: str, call: Callable[[], Any]) -> None:
+    refused(name, call)
+
+
+@pytest.mark.parametrize("kind", [CharTokenizer, WordTokenizer])
+def test_tokenizers(kind: Any) -> None:
+    tokenizer = kind.from_text("one two")
+    refused("vocabulary", lambda: kind(3))
+    refused("vocabulary", lambda: kind([]))
+    refused("texts", lambda: kind.from_text(["one", "two"]))  # each would be a symbol
+    refused("text", lambda: tokenizer.encode("three"))
+    refused("ids", lambda: tokenizer.decode([0, 99]))
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("pattern", lambda: SecretFormat(5)),  # type: ignore[arg-type]
+        ("formats", lambda: CanarySet.draw("pin ##", repetitions=[1])),  # type: ignore[arg-type]
+        ("repetitions", lambda: CanarySet.draw(PIN, repetitions="1")),  # type: ignore[arg-type]
+        ("seed", lambda: CanarySet.draw(PIN, repetitions=[1], seed="a")),  # type: ignore[arg-type]
+        ("content", lambda: CanarySet.from_dict(3)),  # type: ignore[arg-type]
+    ],
+)
+def test_secrets(name: str, call: Callable[[], Any]) -> None:
+    refused(name, call)
