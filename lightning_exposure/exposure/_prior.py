@@ -29,6 +29,9 @@ _TRIED = 16
 _ROUNDING = 1e-6
 """By how many bits a probability may be above 1."""
 
+_LARGEST_SUM = 1.001
+"""Probabilities that were rounded may add up to a little more than 1."""
+
 
 @runtime_checkable
 class PriorProbabilities(Protocol):
@@ -172,7 +175,16 @@ class GivenPrior(Prior):
         texts = [tree.format.render(number) for number in range(tree.size)]
         prior = self._of_texts(texts)
         chances = np.exp2(prior)
-        numbers = generator.choice(len(texts), size=samples, p=chances / chances.sum())
+        whole = float(chances.sum())
+        if not 0.0 < whole <= _LARGEST_SUM:
+            raise ArgumentError(
+                f"prior gave probabilities that add up to {whole:.4g} over all {tree.size:,} secrets; expected 1. Take "
+                "logarithms to the base 2 of probabilities, and renormalise them among the secrets."
+            )
+        # What it gives to no secret is drawn, too, and counts for none: so does an exact count.
+        shares = np.append(chances, max(0.0, 1.0 - whole))
+        numbers = generator.choice(len(shares), size=samples, p=shares / shares.sum())
+        numbers = numbers[numbers < len(texts)]
         distinct, which = np.unique(numbers, return_inverse=True)
         chosen = [texts[number] for number in distinct.tolist()]
         scored = score(tree, chosen, memory=memory)
@@ -181,7 +193,14 @@ class GivenPrior(Prior):
     def _of_texts(self, texts: list[str]) -> Floats:
         if not texts:
             return np.zeros(0)
-        values = np.asarray(self._given.log2_probabilities(texts), dtype=np.float64)
+        given = self._given.log2_probabilities(texts)
+        try:
+            values = np.asarray(given, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(
+                f"prior gave {type(given).__name__}, of which no array of numbers can be made ({error}); expected one "
+                "number for each text. See log2_probabilities of PriorProbabilities."
+            ) from error
         if values.shape != (len(texts),):
             raise ArgumentError(
                 f"prior gave an array of shape {values.shape} for {len(texts)} texts; expected one number for each. "

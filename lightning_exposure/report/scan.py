@@ -32,7 +32,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ScannedSecret:
-    """One secret in the texts, and what the model does with it.
+    """One secret in the texts, and what the model does with it. Its `repr` does not show the secret.
 
     Attributes:
         kind: What it is: "ssn", "credit-card", ..., or the name of a format of the user's.
@@ -50,16 +50,16 @@ class ScannedSecret:
     """
 
     kind: str
-    text: str
-    same: str
+    text: str = field(repr=False)
+    same: str = field(repr=False)
     occurrences: int
-    places: tuple[tuple[str, int], ...]
+    places: tuple[tuple[str, int], ...] = field(repr=False)
     contexts: int = 1
-    estimate: ExposureEstimate | None = None
-    leak: LeakEstimate | None = None
+    estimate: ExposureEstimate | None = field(default=None, repr=False)
+    leak: LeakEstimate | None = field(default=None, repr=False)
     extracted: bool | None = None
-    trouble: str = ""
-    prompt: str = ""
+    trouble: str = field(default="", repr=False)
+    prompt: str = field(default="", repr=False)
 
     @property
     def certain_bits(self) -> float | None:

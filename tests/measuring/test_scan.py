@@ -248,7 +248,7 @@ def test_a_reference_with_a_tokenizer_of_its_own_gives_the_same_prior() -> None:
 
 def test_nothing_of_a_secret_is_shown_unless_it_is_asked_for() -> None:
     scan = scan_model(findings(TEXTS), model(0), LETTERS)
-    for shown in (json.dumps(scan.to_dict()), scan.table()):
+    for shown in (json.dumps(scan.to_dict()), scan.table(), repr(scan)):
         assert not re.search("123|456|789|my pin", re.sub(r"pin-[0-9a-f]{10}|[0-9]+\.[0-9]+", "", shown))
     assert all(row["secret"] == MASKED for row in scan.to_dict()["rows"])
     for shown in (json.dumps(scan.to_dict(reveal=True)), scan.table(reveal=True)):

@@ -37,6 +37,7 @@ FOUND = [
     ("email", "<bob_99@example.com>", "bob_99@example.com"),
     ("date-of-birth", "anna was born on 07/11/1991.", "07/11/1991"),
     ("date-of-birth", "DOB: 1985-03-12", "1985-03-12"),
+    ("date-of-birth", "DOB: 1985/03/12", "1985/03/12"),
     ("date-of-birth", "Her date of birth is March 12, 1985.", "March 12, 1985"),
     ("date-of-birth", "born in Berlin on 12 March 1985", "12 March 1985"),
     ("date-of-birth", "birthday: 31.12.1999", "31.12.1999"),

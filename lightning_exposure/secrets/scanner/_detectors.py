@@ -80,7 +80,7 @@ _EMAIL = re.compile(
 _MONTH = "|".join(f"{month}|{month[:3]}\\.?" for month in MONTHS)
 _BIRTH = re.compile(
     r"(?i:\bborn\b|\bbirth[ -]?da(?:y|te)\b|\bdate of birth\b|\bd\.?o\.?b\b\.?)[^\n.!?;]{0,32}?(?<![\w/.-])"
-    r"(?P<named>\d{1,2}([/.-])\d{1,2}\2\d{4}|\d{4}-\d{1,2}-\d{1,2}|"
+    r"(?P<named>\d{1,2}([/.-])\d{1,2}\2\d{4}|\d{4}(?:-\d{1,2}-|/\d{1,2}/)\d{1,2}|"
     rf"(?:{_MONTH}) \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}|\d{{1,2}}(?:st|nd|rd|th)?\.? (?:of )?(?:{_MONTH}),? \d{{4}})"
     r"(?![\w-])"
 )
