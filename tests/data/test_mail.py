@@ -182,7 +182,7 @@ def test_charsets_and_lines_that_begin_with_from(tmp_path: Path) -> None:
 def test_progress_and_errors(tmp_path: Path) -> None:
     seen: list[int] = []
     box = as_mbox([message("a"), message("b")], tmp_path)
-    read_mail(box, progress=seen.append)
+    read_mail(box, on_count=seen.append)
     assert seen == [1, 2]
     assert read_mail(box, most_recipients=1).left_out == {}
     (tmp_path / "empty").mkdir()
@@ -192,5 +192,5 @@ def test_progress_and_errors(tmp_path: Path) -> None:
             read_mail(path)
     with pytest.raises(DataError, match="expected a mailbox that exists"):
         read_mail(tmp_path / "nowhere")
-    with pytest.raises(ArgumentError, match="most_recipients=0"):
+    with pytest.raises(ArgumentError, match="most_recipients is 0"):
         read_mail(box, most_recipients=0)
