@@ -166,7 +166,7 @@ def test_the_default_is_lightning() -> None:
     assert LanguageModel.under("lightning") is LanguageModel.under("lightning.pytorch") is LanguageModel
     assert TextDataModule.under("lightning") is TextDataModule
     assert LanguageModel.under("pytorch_lightning") is LanguageModel.under("pytorch_lightning")
-    with pytest.raises(ArgumentError, match="package='jax': expected one of 'lightning', 'pytorch_lightning'"):
+    with pytest.raises(ArgumentError, match="package is 'jax'; expected one of 'lightning', 'pytorch_lightning'"):
         LanguageModel.under("jax")
 
 
