@@ -29,6 +29,7 @@ from lightning_exposure import (
     measure_exposure,
 )
 from lightning_exposure import __file__ as package
+from lightning_exposure.adapters import StatelessAdapter
 from lightning_exposure.errors import ExposureError
 
 PIN = SecretFormat.pin()
@@ -50,6 +51,10 @@ SHARED: list[dict[str, Any]] = [
     {"context": 0},
     {"batch_size": 0},
 ]
+
+
+def test_a_class_of_adapters_picks_a_model_too() -> None:
+    assert ExposureCallback(CANARIES, model=StatelessAdapter).model is StatelessAdapter
 
 
 def refused(name: str, call: Callable[[], Any]) -> None:
