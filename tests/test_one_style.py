@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +28,8 @@ from lightning_exposure import (
     leak_probability,
     measure_exposure,
 )
+from lightning_exposure import __file__ as package
+from lightning_exposure.adapters import StatelessAdapter
 from lightning_exposure.errors import ExposureError
 
 PIN = SecretFormat.pin()
@@ -46,6 +51,10 @@ SHARED: list[dict[str, Any]] = [
     {"context": 0},
     {"batch_size": 0},
 ]
+
+
+def test_a_class_of_adapters_picks_a_model_too() -> None:
+    assert ExposureCallback(CANARIES, model=StatelessAdapter).model is StatelessAdapter
 
 
 def refused(name: str, call: Callable[[], Any]) -> None:
@@ -127,3 +136,14 @@ def test_tokenizers(kind: Any) -> None:
 )
 def test_secrets(name: str, call: Callable[[], Any]) -> None:
     refused(name, call)
+
+
+def test_progress_has_one_signature() -> None:
+    seen: list[tuple[int, int, float]] = []
+    leaks = leak_probability(TREE, [SECRET, "my pin is 4321"], progress=lambda *arguments: seen.append(arguments))
+    assert [expansions for expansions, _, _ in seen] == [leaks[0].expansions, sum(leak.expansions for leak in leaks)]
+    assert seen[-1][2] == pytest.approx(-math.log2(max(leak.low for leak in leaks)))
+    for path in Path(package).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.arg) and node.arg == "progress" and node.annotation is not None:
+                assert "Callable" not in ast.unparse(node.annotation), f"{path}:{node.lineno}"  # but `Progress`

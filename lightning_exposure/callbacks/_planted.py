@@ -36,8 +36,8 @@ def check_copies(data: Any, canaries: CanarySet) -> None:
         if there != canary.copies:
             what = "not planted" if there == 0 else f"planted {there} times"
             raise DataError(
-                f"canaries: {canary.id!r} is {what} by the data module, but the callback expects {canary.copies} "
-                f"{'copy' if canary.copies == 1 else 'copies'} in the training data; give the same CanarySet to both "
+                f"canaries has {canary.id!r}, {what} by the data module; expected {canary.copies} "
+                f"{'copy' if canary.copies == 1 else 'copies'} in the training data. Give the same CanarySet to both "
                 "(the same formats, repetitions and seed)."
             )
 
@@ -85,7 +85,7 @@ def _refuse(canary: Canary, tokens: list[int], rows: Sequence[NDArray[np.int64]]
     there = f"only the first {most} of them are there" if most else "not even the first of them is there"
     where = "what encode makes of it" if by_encode else "the data module's training text"
     raise DataError(
-        f"canaries: {canary.id!r} is planted, but not as it is measured: its {len(tokens)} tokens, as the callback's "
-        f"tokenizer spells it, are not in a row in {where}; {there}. Use one tokenizer for both, leave the text as it "
-        "is (case, spaces), and cut nothing off."
+        f"canaries has {canary.id!r}, which is planted, but not as it is measured; expected its {len(tokens)} tokens, "
+        f"as the callback's tokenizer spells it, in a row in {where}, but {there}. Use one tokenizer for both, leave "
+        "the text as it is (case, spaces), and cut nothing off."
     )

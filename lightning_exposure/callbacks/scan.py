@@ -55,7 +55,7 @@ class ScanCallback(Callback):
         decoder: How text is taken to be sampled; None: `Decoder()`.
         limit: The largest number of secrets that are measured, those that occur most often; None: all.
         seed: The random seed of the walks.
-        name: The first part of the metrics' names.
+        name: The first part of the metrics' names; two in one Trainer need different ones.
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
@@ -105,7 +105,9 @@ class ScanCallback(Callback):
         )
         _check_texts(dataset_or_texts)
         self.tokenizer = tokenizer
-        self.scanner = Scanner() if scanner is None else instance("scanner", scanner, Scanner, "a Scanner")
+        if scanner is not None:
+            instance("scanner", scanner, Scanner, "a Scanner", "For example Scanner(region='GB').")
+        self.scanner = scanner
         self.name = name
         self.every_n_epochs = every_n_epochs
         self.verbose = flag("verbose", verbose)
@@ -125,7 +127,7 @@ class ScanCallback(Callback):
     @property
     def state_key(self) -> str:
         """Different for callbacks with different names."""
-        return self._generate_state_key(name=self.name)
+        return f"{type(self).__name__}[{self.name}]"
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the secrets, and what they are measured against.
@@ -136,7 +138,8 @@ class ScanCallback(Callback):
         tokenizer = tokenizer_of(trainer, self.tokenizer)
         with TrainerSurroundings(trainer).status("scanning the texts"):
             texts = texts_of(self._given, tokenizer)
-            found = {name: self.scanner.find(text) for name, text in texts.items()}
+            scanner = Scanner() if self.scanner is None else self.scanner
+            found = {name: scanner.find(text) for name, text in texts.items()}
         found = {name: each for name, each in found.items() if each}
         self._monitor.begin(pl_module, tokenizer, found, resumed=trainer.ckpt_path is not None)
 

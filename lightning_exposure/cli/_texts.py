@@ -48,7 +48,7 @@ def read_texts(path: str, kind: str = "auto", *, reveal: bool = False) -> Iterat
 
 
 def is_mailbox(path: Path) -> bool:
-    """Whether a path looks like an mbox file, a maildir, or a directory with one file a message."""
+    """Whether a path looks like an mbox file, a maildir, or a directory with one file per message."""
     if path.is_dir():
         if all((path / name).is_dir() for name in ("cur", "new")):
             return True

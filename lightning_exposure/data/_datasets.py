@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from lightning_exposure.data._examples import check_example
+from lightning_exposure.data._example_structure import check_example
 from lightning_exposure.data._weaving import REPEAT, random_for, share, weave_unknown
 from lightning_exposure.errors import DataError
 

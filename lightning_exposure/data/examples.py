@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any, TypeVar
 
 from lightning_exposure._checks import refusal
-from lightning_exposure.data._examples import check_example
+from lightning_exposure.data._example_structure import check_example
 from lightning_exposure.data._randomness import seeded
 from lightning_exposure.data.injection import check_canaries
 from lightning_exposure.errors import ArgumentError, DataError
@@ -111,7 +111,7 @@ def _check(id_: str, example: Any, first: Any, is_stored: bool) -> None:
     if not isinstance(example, Mapping) or set(example) != set(first):
         given = sorted(map(str, example)) if isinstance(example, Mapping) else type(example).__name__
         raise DataError(
-            f"encode: for canary {id_!r} it returned {given}; expected a dict with the columns of the dataset, "
+            f"encode returned {given} for canary {id_!r}; expected a dict with the columns of the dataset, "
             f"{sorted(first)}. Make encode(text) return an example of the dataset's structure."
         )
 

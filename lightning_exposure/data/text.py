@@ -134,7 +134,9 @@ class TextData(_Base):
             DataError: It is not set up yet.
         """
         if self._train is None:
-            raise DataError("setup: not called yet; call setup() before asking what is planted, as a Trainer does.")
+            raise DataError(
+                "setup() was not called yet; expected before asking what is planted. Call it, as a Trainer does."
+            )
         return {canary.text: [self._train.ids] for canary in self.canaries or () if canary.copies}
 
     def _make_tokenizer(self, texts: Sequence[str], canaries: CanarySet) -> CharTokenizer | WordTokenizer:
@@ -186,7 +188,9 @@ class TextData(_Base):
         self, windows: WindowDataset | None, *, shuffle: bool = False, drop_last: bool = False
     ) -> DataLoader[tuple[Tensor, Tensor]]:
         if windows is None:
-            raise DataError("setup: not called yet; call setup() before asking for a loader, as a Trainer does.")
+            raise DataError(
+                "setup() was not called yet; expected before asking for a loader. Call it, as a Trainer does."
+            )
         generator = torch.Generator().manual_seed(self.hparams["seed"]) if shuffle else None
         return DataLoader(
             windows,

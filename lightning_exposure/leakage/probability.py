@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +20,7 @@ from lightning_exposure.secrets.formats.graph import steps_behind, walk
 from lightning_exposure.tokenization.graphs.texts import Texts
 from lightning_exposure.tokenization.protocol import surroundings_of
 from lightning_exposure.tree.secret_tree import SecretTree, check_tree
-from lightning_exposure.walks import DEFAULT_MEMORY, Mass, Rounding, heaviest_first, measure_rounding
+from lightning_exposure.walks import DEFAULT_MEMORY, Mass, Progress, Rounding, heaviest_first, measure_rounding
 
 _SUMMING = 1e-12
 """Adding up in float64 is wrong by no more than this part, whatever is added."""
@@ -41,7 +41,7 @@ def leak_probability(
     tolerance: float = 0.01,
     budget: int = 100_000,
     memory: int = DEFAULT_MEMORY,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[LeakEstimate]:
     """How likely the model is to write a text that begins with a secret, given the prompt; in the order given.
 
@@ -61,7 +61,8 @@ def leak_probability(
         tolerance: Stop when what is still open weighs no more than this part of what was found.
         budget: The largest number of expansions for each secret. The interval is wider then, and not less certain.
         memory: The limit for model states, in bytes.
-        progress: Called with the number of secrets that are done.
+        progress: Called after each secret with the expansions so far, the open nodes (none by then), and the bits of
+            the likeliest secret so far: -log2 of its `low`.
 
     Raises:
         SecretError: A text is not a secret of the format.
@@ -89,10 +90,12 @@ def leak_probability(
     attack = _Attack.on(tree, decoder, rounding, whole_number("edits", edits, at_least=0), levenshtein, prompt)
     of_format = shares(tree, distinct, decoder, memory=memory)
     found: dict[str, LeakEstimate] = {}
-    for done, (secret, share) in enumerate(zip(distinct, of_format.tolist(), strict=True), 1):
+    for secret, share in zip(distinct, of_format.tolist(), strict=True):
         found[secret] = attack.estimate(secret, share, tolerance, budget, memory)
         if progress is not None:
-            progress(done)
+            likeliest = max(leak.low for leak in found.values())
+            expansions = sum(leak.expansions for leak in found.values())
+            progress(expansions, 0, -math.log2(likeliest) if likeliest > 0 else math.inf)
     return [found[secret] for secret in secrets]
 
 

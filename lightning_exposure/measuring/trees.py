@@ -238,7 +238,8 @@ def check_pick(model: object) -> None:
     lightning_exposure.errors.ArgumentError: model is Linear(...), of type Linear; expected a function that picks the
     next-token model out of the module that is being trained. For example model=lambda module: module.network.
     """
-    if model is not None and (not callable(model) or isinstance(model, nn.Module | StepModel)):
+    is_model = not isinstance(model, type) and isinstance(model, nn.Module | StepModel)
+    if model is not None and (is_model or not callable(model)):
         expected = "a function that picks the next-token model out of the module that is being trained"
         raise refusal("model", model, expected, "For example model=lambda module: module.network.", with_type=True)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from lightning_exposure._checks import refusal
 from lightning_exposure.errors import SecretError, TokenizerError
 from lightning_exposure.secrets.formats.graph import steps_behind, walk
 from lightning_exposure.tokenization._completeness import all_can_be_looked_up, drawn_texts, in_words
@@ -147,7 +148,8 @@ class Spelling:
         """
         check_beginning(self.format, known)
         if not (known.startswith(self.known) or self.known.startswith(known)):
-            raise SecretError(f"known is {known!r}, but the tree holds only secrets that begin with {self.known!r}.")
+            expected = f"a beginning of secrets that begin with {self.known!r}, as all of this tree do"
+            raise refusal("known", known, expected, "Make the tree anew without it.", error=SecretError)
         part = copy(self)
         part.known = known if len(known) > len(self.known) else self.known
         part._texts = self._texts.narrowed(part.known)
@@ -352,7 +354,7 @@ class Spelling:
     def _refuse(self, text: str, tokens: list[int]) -> NoReturn:
         self.format.index(text)  # a text that is no secret at all gets that error
         if not text.startswith(self.known):
-            raise SecretError(f"the secret {text!r} does not begin with the known text {self.known!r}.")
+            raise refusal("secret", text, f"one that begins with the known text {self.known!r}", error=SecretError)
         raise TokenizerError(
             f"the tokenizer spells {text!r} as {self.tokenizer.decode(tokens)!r} ({len(tokens)} tokens), which does "
             f"not fit the format {self.format.pattern!r}. It lacks characters of the format (an <unk>?), or changes "

@@ -127,7 +127,10 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("encode", "message"),
         [
-            (lambda text: ids(text.upper()), "'my-pin-is-2x' is planted, but not as it is measured: its 14 tokens"),
+            (
+                lambda text: ids(text.upper()),
+                "'my-pin-is-2x', which is planted, but not as it is measured; expected its 14 tokens",
+            ),
             (lambda text: ids(text.capitalize()), "not even the first of them is there"),
             (lambda text: ids(text)[:12], "only the first 12 of them are there"),
             (lambda text: ids(text.replace(" ", "  ")), "only the first 3 of them are there"),
@@ -173,19 +176,19 @@ class TestWhatIsRefused:
             CanarySet.draw(SecretFormat("my key is ####", name="my-pin-is"), repetitions=[0, 2, 5], seed=0),
             CanarySet([*CANARIES, *CanarySet.draw(PIN, repetitions=[2, 2], seed=4)[1:]]),
         ):
-            with pytest.raises(DataError, match=r"'my-pin-is-2x(-2)?' is not planted by the data module"):
+            with pytest.raises(DataError, match=r"'my-pin-is-2x(-2)?', not planted by the data module"):
                 check(data, canaries=other)
 
     def test_other_copies(self) -> None:
         """A label that says 2x must not stand on a number for 5 copies, and a control must not be planted."""
         data = planting(ids)
         more = CanarySet(replace(canary, repetitions=canary.repetitions + 1) for canary in CANARIES)
-        with pytest.raises(DataError, match=r"'my-pin-is-0x' is not planted by the data module, but .* expects 1 copy"):
+        with pytest.raises(DataError, match=r"'my-pin-is-0x', not planted by the data module; expected 1 copy"):
             check(data, canaries=more)
-        with pytest.raises(DataError, match="planted 2 times by the data module, but the callback expects 3 copies"):
+        with pytest.raises(DataError, match="planted 2 times by the data module; expected 3 copies"):
             check(data, canaries=more[1:])
         held_out = CanarySet(replace(canary, held_out=True) for canary in CANARIES)
-        with pytest.raises(DataError, match="planted 2 times by the data module, but the callback expects 0 copies"):
+        with pytest.raises(DataError, match="planted 2 times by the data module; expected 0 copies"):
             check(data, canaries=held_out)
 
 
@@ -286,7 +289,7 @@ def test_training_runs_are_refused_before_they_begin(tmp_path: Path, make: Calla
         (planting(lambda text: (ids(text.upper()),)), CANARIES),
         (planting(encode), CanarySet.draw(PIN, repetitions=[0, 2, 5], seed=1)),
     ):
-        with pytest.raises(DataError, match="canaries: 'my-pin-is-2x' is "):
+        with pytest.raises(DataError, match="canaries has 'my-pin-is-2x', "):
             trainer(tmp_path, make(canaries, ALL), max_epochs=1).fit(model, data)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 

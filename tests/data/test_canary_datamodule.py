@@ -285,7 +285,8 @@ ROW = torch.zeros(8, dtype=torch.long)
 )
 def test_an_example_of_another_structure_is_refused_before_training(item: Any, made: Any, problem: str) -> None:
     data = CanaryDataModule(DataLoader(Items(item)), CANARIES, encode=lambda text: made)
-    with pytest.raises(DataError, match=rf"encode: for canary 'pin-0x' it returned .*: {problem}\. Make") as error:
+    refused = rf"encode returned .* for canary 'pin-0x'; expected .*: {problem}\. Make"
+    with pytest.raises(DataError, match=refused) as error:
         data.train_dataloader()
     # The text of a canary is a secret.
     assert not any(canary.text in str(error.value) for canary in CANARIES)

@@ -59,7 +59,7 @@ def test_encode_makes_examples_of_any_structure() -> None:
 
 
 def test_examples_of_another_structure_are_refused_without_their_text() -> None:
-    with pytest.raises(DataError, match=r"encode: for canary 'pin-1x' it returned str") as error:
+    with pytest.raises(DataError, match=r"encode returned str for canary 'pin-1x'; expected") as error:
         inject_examples([{"ids": [1]}], CANARIES, lambda text: text)
     assert CANARIES[1].text not in str(error.value)
 
@@ -106,7 +106,9 @@ class TestHuggingFaceDatasets:
 
     def test_other_columns_are_refused(self, datasets: Any) -> None:
         data = datasets.Dataset.from_dict({"text": TEXTS})
-        with pytest.raises(DataError, match=r"it returned \['input_ids'\]; expected a dict with the columns .*'text'"):
+        with pytest.raises(
+            DataError, match=r"encode returned \['input_ids'\] for canary .*; expected a dict with the columns .*'text'"
+        ):
             inject_examples(data, CANARIES, lambda text: {"input_ids": [1]})
 
     def test_parts_and_streams_say_what_to_do(self, datasets: Any) -> None:

@@ -197,7 +197,7 @@ def test_words_around_a_quotation_are_not_joined_and_half_a_maildir_is_read(tmp_
 def test_progress_and_errors(tmp_path: Path) -> None:
     seen: list[int] = []
     box = as_mbox([message("a"), message("b")], tmp_path)
-    read_mail(box, progress=seen.append)
+    read_mail(box, on_count=seen.append)
     assert seen == [1, 2]
     assert read_mail(box, most_recipients=1).left_out == {}
     (tmp_path / "empty").mkdir()

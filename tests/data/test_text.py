@@ -230,7 +230,7 @@ def test_wrong_arguments_are_named() -> None:
     ]:
         with pytest.raises(ArgumentError, match=message):
             made(**settings)
-    with pytest.raises(DataError, match="setup: not called yet"):
+    with pytest.raises(DataError, match=r"setup\(\) was not called yet"):
         TextDataModule().train_dataloader()
     with pytest.raises(DataError, match=r"a training part of 1\d tokens; expected more than window=64"):
         made("too short\nfor that")

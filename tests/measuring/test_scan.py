@@ -130,7 +130,7 @@ def test_a_limit_keeps_the_most_frequent() -> None:
 
 def test_progress_comes_to_its_end() -> None:
     seen: list[tuple[int, int]] = []
-    scan_model(findings(TEXTS), model(0), LETTERS, progress=lambda done, total: seen.append((done, total)))
+    scan_model(findings(TEXTS), model(0), LETTERS, on_count=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (3, 3)
 
 

@@ -214,7 +214,7 @@ def test_secrets_over_the_edge_of_a_part_are_found_once() -> None:
 def test_progress_goes_to_the_end() -> None:
     seen: list[tuple[int, int]] = []
     text = "nothing here\n" * 50_000
-    assert Scanner().find(text, progress=lambda done, total: seen.append((done, total))) == []
+    assert Scanner().find(text, on_count=lambda done, total: seen.append((done, total))) == []
     assert seen[-1] == (len(text), len(text))
     assert len(seen) == 3
 

@@ -329,7 +329,7 @@ class TestRefusedByName:
     def test_what_is_no_tokenizer(self) -> None:
         with pytest.raises(TokenizerError, match="tokenizer is str"):
             as_tokenizer("gpt2")
-        with pytest.raises(TokenizerError, match="wraps tokenizers of `transformers`"):
+        with pytest.raises(TokenizerError, match="expected a tokenizer of `transformers`"):
             HuggingFaceTokenizer(object())
 
     def test_secrets_that_only_some_words_of_can_be_spelled(self) -> None:

@@ -123,7 +123,7 @@ def _find(options: Namespace) -> dict[str, list[Finding]]:
     found = {}
     with progress_bar("scanning") as update:
         for name, text in read_texts(options.texts, options.kind, reveal=options.reveal):
-            found[name] = scanner.find(text, progress=update)
+            found[name] = scanner.find(text, on_count=update)
     return found
 
 
@@ -133,7 +133,7 @@ def _measure(found: dict[str, list[Finding]], options: Namespace, settings: Scan
     if options.reference is not None:
         reference = Reference(*load_any_model(options.reference, options.device, option="--reference"))
     with progress_bar("measuring") as update:
-        return scan_model(found, loaded.model, loaded.tokenizer, reference, settings, progress=update)
+        return scan_model(found, loaded.model, loaded.tokenizer, reference, settings, on_count=update)
 
 
 def _in_words(scan: Scan, *, reveal: bool) -> str:

@@ -57,14 +57,14 @@ class Mail:
 
 
 def read_mail(
-    path: str | os.PathLike[str], *, most_recipients: int = 20, progress: Callable[[int], None] | None = None
+    path: str | os.PathLike[str], *, most_recipients: int = 20, on_count: Callable[[int], None] | None = None
 ) -> Mail:
-    r"""Read a mailbox: an mbox file, a maildir, or a directory with one file a message, as in the Enron corpus.
+    r"""Read a mailbox: an mbox file, a maildir, or a directory with one file per message, as in the Enron corpus.
 
     Args:
         path: The file or the directory. Messages in folders below a directory are read, too.
         most_recipients: A message to more people than this is company-wide.
-        progress: Called with the number of messages read, after each.
+        on_count: Called with the number of messages read, after each.
 
     Raises:
         DataError: There is nothing, or no message in it.
@@ -93,12 +93,12 @@ def read_mail(
         else:
             seen.add(key)
             bodies.setdefault(sender, []).append(text)
-        if progress is not None:
-            progress(count)
+        if on_count is not None:
+            on_count(count)
     if not count:
         raise DataError(
             f"path is {os.fspath(path)!r}, with no message in it; expected an mbox file, a maildir (with cur, new and "
-            "tmp) or a directory with one file a message. Check the path."
+            "tmp) or a directory with one file per message. Check the path."
         )
     order = sorted(bodies, key=lambda sender: -sum(map(len, bodies[sender])))
     return Mail({sender: Corpus(sender, tuple(bodies[sender])) for sender in order}, dict(left_out))

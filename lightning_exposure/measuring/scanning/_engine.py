@@ -28,7 +28,7 @@ from lightning_exposure.tokenization import Tokenizer
 from lightning_exposure.tokenization.spelling import Spelling
 from lightning_exposure.tree import SecretTree
 
-Progress = Callable[[int, int], None]
+Counted = Callable[[int, int], None]
 """Called with how many secrets are done, and how many there are."""
 
 _HOPELESS = 1000.0
@@ -66,7 +66,7 @@ def scan_model(
     settings: ScanSettings | None = None,
     *,
     around: Surroundings | None = None,
-    progress: Progress | None = None,
+    on_count: Counted | None = None,
 ) -> Scan:
     """Measure every secret that was found: exposure, probability of a leak, and whether an attack finds it.
 
@@ -80,7 +80,7 @@ def scan_model(
         reference: A model that has not seen the texts: exposures are then against its prior, and calibrated.
         settings: How to measure.
         around: Shares the work out over the processes of a run; None: one process.
-        progress: Called with how many secrets are done, and how many there are.
+        on_count: Called with how many secrets are done, and how many there are.
 
     Example:
         >>> import torch
@@ -100,7 +100,7 @@ def scan_model(
     wanted = found[: settings.limit]
     given = Reference(reference) if reference is not None and not isinstance(reference, Reference) else reference
     engine = _Engine(model, tokenizer, given, settings, wanted)
-    measured = engine.measure(Alone() if around is None else around, progress)
+    measured = engine.measure(Alone() if around is None else around, on_count)
     return Scan(
         rows=tuple(_row(secret, settings.contexts, measured) for secret in wanted),
         calibrated=reference is not None,
@@ -145,7 +145,7 @@ class _Engine:
         if finding.secret not in texts:
             texts.append(finding.secret)
 
-    def measure(self, around: Surroundings, progress: Progress | None) -> dict[str, _Measured]:
+    def measure(self, around: Surroundings, on_count: Counted | None) -> dict[str, _Measured]:
         """All texts, by the text."""
         total, done = sum(map(len, self._groups.values())), 0
 
@@ -153,8 +153,8 @@ class _Engine:
             nonlocal done
             measured = self._measure_group(format, self._groups[format])
             done += len(measured)
-            if progress is not None:
-                progress(done, total)
+            if on_count is not None:
+                on_count(done, total)
             return measured
 
         found = dict(self._without_format)

@@ -175,7 +175,7 @@ class ScanMonitor:
                 self._make_reference(module),
                 self.settings,
                 around=around,
-                progress=lambda done, total: update(f"{done:,} of {total:,} secrets"),
+                on_count=lambda done, total: update(f"{done:,} of {total:,} secrets"),
             )
         self._scanned_at = moment.step
         metrics = scan_metrics(self.name, self.scan)

@@ -319,7 +319,7 @@ def check_accountant(accountant: object) -> None:
     lightning_exposure.errors.ArgumentError: accountant is 'gdp'; expected one of 'prv', 'rdp'. The central limit
     theorem that 'gdp' rests on makes epsilon too small.
     """
-    if accountant == "gdp":  # no slip of the pen: 'rdp' should not be offered as if it were
+    if accountant == "gdp":  # not a typo of 'rdp', which `choice` would suggest
         expected, remedy = (
             f"one of {', '.join(map(repr, ACCOUNTANTS))}",
             "The central limit theorem that 'gdp' rests on ",

@@ -119,12 +119,12 @@ class Reader:
         for position, character in enumerate(text):
             reached = {after: before for before in came_from[-1] for after in self.steps(before).get(character, ())}
             if not reached:
-                raise SecretError(f"{text!r}: {self._misfit(text, position, came_from[-1])}")
+                raise SecretError(f"text is {text!r}: {self._misfit(text, position, came_from[-1])}")
             came_from.append(reached)
         state = next((state for state in came_from[-1] if self.accepts(state)), None)
         if state is None:
             raise SecretError(
-                f"{text!r}: it ends too early, after {len(text)} characters, "
+                f"text is {text!r}: it ends too early, after {len(text)} characters, "
                 f"where {self._expected(came_from[-1])} was expected"
             )
         slots = []

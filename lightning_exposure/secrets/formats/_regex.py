@@ -87,16 +87,16 @@ class RegexFormat(SecretFormat):
             edges = acceptor.edges(state)
             if not edges:
                 problem = f"it goes on too long: the secret is complete before position {position} ({character!r})"
-                raise SecretError(f"{text!r}: {problem}. {self._remedy}")
+                raise SecretError(f"text is {text!r}: {problem}. {self._remedy}")
             if character not in edges:
                 expected = describe_characters(edges) + (" or the end" if acceptor.accepting(state) else "")
                 problem = f"position {position} is {character!r}, where {expected} was expected"
-                raise SecretError(f"{text!r}: {problem}. {self._remedy}")
+                raise SecretError(f"text is {text!r}: {problem}. {self._remedy}")
             state = edges[character]
         if not acceptor.accepting(state):
             expected = describe_characters(acceptor.edges(state))
             problem = f"it ends too early, after {len(text)} characters, where {expected} was expected"
-            raise SecretError(f"{text!r}: {problem}. {self._remedy}")
+            raise SecretError(f"text is {text!r}: {problem}. {self._remedy}")
 
     @property
     def _remedy(self) -> str:

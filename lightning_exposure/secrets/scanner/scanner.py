@@ -17,7 +17,7 @@ KINDS = tuple(detector.name for detector in built_in("US"))
 """What a scanner knows by itself."""
 
 _AT_ONCE = 2**18
-"""How many characters are scanned between two calls of `progress`."""
+"""How many characters are scanned between two calls of `on_count`."""
 
 _PROMPT = 40
 """How many characters a prompt has at most."""
@@ -63,12 +63,12 @@ class Scanner:
         # The user's own come first: they know better what it is.
         self._detectors = [*map(of_format, own), *(known for known in built_in(region) if known.name in wanted)]
 
-    def find(self, text: str, *, progress: Callable[[int, int], None] | None = None) -> list[Finding]:
+    def find(self, text: str, *, on_count: Callable[[int, int], None] | None = None) -> list[Finding]:
         """The secrets in a text, in the order in which they stand there.
 
         Args:
             text: The text, of any length and any number of lines.
-            progress: Called with how many characters are done, and how many there are.
+            on_count: Called with how many characters are done, and how many there are.
 
         Raises:
             ArgumentError: It is no text.
@@ -83,8 +83,8 @@ class Scanner:
                 for start, stop in detector.search(text, max(begin, behind[number]), end):
                     found.append((start, stop, detector))
                     behind[number] = stop
-            if progress is not None:
-                progress(end, len(text))
+            if on_count is not None:
+                on_count(end, len(text))
         return self._as_findings(text, self._without_overlaps(found))
 
     def _without_overlaps(self, found: list[tuple[int, int, Detector]]) -> list[tuple[int, int, Detector]]:

@@ -86,8 +86,8 @@ class HuggingFaceTokenizer:
     ) -> None:
         if not is_hugging_face(tokenizer):
             raise TokenizerError(
-                f"tokenizer is {type(tokenizer).__name__}; HuggingFaceTokenizer wraps tokenizers of `transformers` and "
-                "`tokenizers`. Any other object with encode, decode and vocab_size needs no wrapper."
+                f"tokenizer is {type(tokenizer).__name__}; expected a tokenizer of `transformers` or `tokenizers`. "
+                "Any other object with encode, decode and vocab_size needs no wrapper."
             )
         self._tokenizer = tokenizer
         self._is_plain = not hasattr(tokenizer, "backend_tokenizer") and hasattr(tokenizer, "to_str")

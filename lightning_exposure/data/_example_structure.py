@@ -48,8 +48,8 @@ def check_example(id_: str, example: Any, item: Any, *, same_shape: bool) -> Non
     problem = _difference(example, item, same_shape, "")
     if problem is not None:
         raise DataError(
-            f"encode: for canary {id_!r} it returned {describe(example)}, but the first item of the training dataset "
-            f"is {describe(item)}: {problem}. Make encode(text) return an example of the dataset's structure."
+            f"encode returned {describe(example)} for canary {id_!r}; expected {describe(item)}, like the first item "
+            f"of the training dataset: {problem}. Make encode(text) return an example of the dataset's structure."
         )
 
 
