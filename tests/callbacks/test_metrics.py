@@ -69,5 +69,5 @@ def test_a_checkpoint_may_have_the_numbers_in_its_name_and_a_stop_rests_on_what_
 def test_an_id_that_is_the_name_of_a_summary_is_refused() -> None:
     for name in (*SUMMARIES, *OTHERS):
         canaries = CanarySet([Canary(name, "my pin is 0000", PIN, 1)])
-        with pytest.raises(ArgumentError, match=f"the id '{name}' is the name of a metric or chart"):
+        with pytest.raises(ArgumentError, match=f"the id '{name}', which is the name of a metric or chart"):
             ExposureCallback(canaries, CHARS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from lightning_exposure import SecretFormat, SecretTree, measure_exposure
@@ -67,7 +65,7 @@ def test_a_record_keeps_it_and_a_verdict_does_not_take_bits_against_a_prior_for_
     prior = SecretTree(sharpened(Stateless(CHARS.vocab_size), 2), PIN, CHARS)
     first, second = measure_exposure(TREE, [FIRST, SECOND], prior=prior)
     for estimate in (first, second):
-        assert read_estimate(Field(Path("record.json"), "", estimate.to_dict())) == estimate
+        assert read_estimate(Field("record.json: ", estimate.to_dict())) == estimate
     assert verdict_of(FIRST, PIN.size, first).found_within == 1
     (sampled,) = measure_exposure(TREE, [SECOND], "importance", samples=20, prior=prior)
     assert sampled.method == "importance"
