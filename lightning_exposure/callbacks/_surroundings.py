@@ -12,11 +12,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning_exposure.callbacks._progress import say, status
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.measuring import Moment, Update, is_last, training_clock
+from lightning_exposure.measuring.surroundings import gather_objects, needs_all_processes
 from lightning_exposure.tokenization import Tokenizer
 
 Value = TypeVar("Value")
-
-_SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 
 
 class TrainerSurroundings:
@@ -42,15 +41,11 @@ class TrainerSurroundings:
     @property
     def is_sharded(self) -> bool:
         """Whether a forward of the model needs all processes."""
-        return any(base.__name__ in _SHARDED for base in type(self._trainer.strategy).__mro__)
+        return needs_all_processes(self._trainer.strategy)
 
     def gather(self, value: Value) -> list[Value]:
         """The value of each process, in every process."""
-        if self.world_size == 1:
-            return [value]
-        everything: list[Any] = [None] * self.world_size
-        torch.distributed.all_gather_object(everything, value)
-        return everything
+        return gather_objects(value, self.world_size)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send numbers to the loggers.

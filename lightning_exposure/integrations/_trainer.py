@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, TypeVar
 
-import torch
 from transformers import PrinterCallback, ProgressCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
 from lightning_exposure.measuring import Moment, Update, is_last, training_clock
+from lightning_exposure.measuring.surroundings import gather_objects
 
 Value = TypeVar("Value")
 
@@ -67,11 +67,7 @@ class TransformersSurroundings:
 
     def gather(self, value: Value) -> list[Value]:
         """The value of each process, in every process."""
-        if self.world_size == 1:
-            return [value]
-        everything: list[Any] = [None] * self.world_size
-        torch.distributed.all_gather_object(everything, value)
-        return everything
+        return gather_objects(value, self.world_size)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Into `state.log_history`, and to whatever the Trainer reports to; the first process only.

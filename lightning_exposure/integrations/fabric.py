@@ -7,13 +7,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import torch
-
 from lightning_exposure.measuring import Update, training_clock
+from lightning_exposure.measuring.surroundings import gather_objects, needs_all_processes
 
 Value = TypeVar("Value")
-
-_SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 
 
 class FabricSurroundings:
@@ -48,15 +45,11 @@ class FabricSurroundings:
     @property
     def is_sharded(self) -> bool:
         """Whether a forward of the model needs all processes."""
-        return any(base.__name__ in _SHARDED for base in type(self._fabric.strategy).__mro__)
+        return needs_all_processes(self._fabric.strategy)
 
     def gather(self, value: Value) -> list[Value]:
         """The value of each process, in every process."""
-        if self.world_size == 1:
-            return [value]
-        everything: list[Any] = [None] * self.world_size
-        torch.distributed.all_gather_object(everything, value)
-        return everything
+        return gather_objects(value, self.world_size)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Send numbers to the loggers."""

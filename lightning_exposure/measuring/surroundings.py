@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import torch
 
 from lightning_exposure.measuring._quiet import training_clock
 
@@ -14,6 +16,8 @@ Value = TypeVar("Value")
 
 Update = Callable[[str], None]
 """Changes what is shown about how far something is."""
+
+_SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 
 
 @dataclass(frozen=True)
@@ -115,3 +119,25 @@ class Alone:
     def seconds(self) -> float:
         """The clock stands still inside of `quiet`."""
         return training_clock()
+
+
+def gather_objects(value: Value, world_size: int) -> list[Value]:
+    """The value of each process, in every process, wherever PyTorch's process group was started.
+
+    >>> gather_objects("what this process has", 1)
+    ['what this process has']
+    """
+    if world_size == 1:
+        return [value]
+    everything: list[Any] = [None] * world_size
+    torch.distributed.all_gather_object(everything, value)
+    return everything
+
+
+def needs_all_processes(strategy: object) -> bool:
+    """Whether a strategy of Lightning or Fabric shards the model, so that a forward needs all processes.
+
+    >>> needs_all_processes(object())
+    False
+    """
+    return any(base.__name__ in _SHARDED for base in type(strategy).__mro__)
