@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 
 from hypothesis import settings
 
@@ -14,3 +15,6 @@ settings.load_profile("lightning_exposure")
 # The models here are tiny: a second thread only waits for the first, and far longer on a busy machine. Set before
 # PyTorch is imported, and inherited by the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The key of masked names: tests make one of their own and leave none in the home of whoever runs them.
+os.environ.setdefault("LIGHTNING_EXPOSURE_HOME", tempfile.mkdtemp(prefix="lightning-exposure-tests-"))

@@ -43,6 +43,7 @@ LAYERS = [
     "modules",
     "callbacks",
     "integrations",
+    "defences",
     "cli",
 ]
 

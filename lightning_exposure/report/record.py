@@ -110,6 +110,11 @@ class RunRecord:
         extractions: The attacks after training, by the name of the format.
         steps: How many optimizer steps the whole training run took; None: not known. An exposure that was measured
             before its end is not of the model that was attacked, and decides nothing.
+        privacy: What differential privacy the run had and how it was spent, as JSON types; None: no such training.
+        audit: What the audit says; None: there was none.
+        ledger: How often each canary was read in training, by its id; None: not counted.
+        gate: What the gate decided, and when; None: there was none.
+        defences: What else was done against memorization, one entry each, with a "name".
 
     Raises:
         ArgumentError: `settings` holds something that has no JSON form.
@@ -128,6 +133,11 @@ class RunRecord:
     references: dict[str, References] = field(default_factory=dict)
     extractions: dict[str, Extraction] = field(default_factory=dict)
     steps: int | None = None
+    privacy: dict[str, Any] | None = None
+    audit: dict[str, Any] | None = None
+    ledger: dict[str, int] | None = None
+    gate: dict[str, Any] | None = None
+    defences: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Settings as JSON types from the start, so that what is saved is what is loaded."""
@@ -206,6 +216,11 @@ class RunRecord:
             },
             "extractions": {name: extraction.to_dict() for name, extraction in self.extractions.items()},
             "steps": self.steps,
+            "privacy": plain(self.privacy, "privacy"),
+            "audit": plain(self.audit, "audit"),
+            "ledger": plain(self.ledger, "ledger"),
+            "gate": plain(self.gate, "gate"),
+            "defences": plain(self.defences, "defences"),
         }
         path = Path(directory) / FILE_NAME
         write_json(path, content)
@@ -234,6 +249,8 @@ class RunRecord:
                 for name, item in _of_formats(root["extractions"], formats)
             },
             steps=_optional_count(root["steps"]),
+            **{name: _optional_object(root[name]) for name in ("privacy", "audit", "ledger", "gate")},
+            defences=[item.as_(dict) for item in root["defences"].items()],
         )
 
     def _check(self) -> None:
@@ -270,6 +287,10 @@ def _of_formats(parent: Field, formats: list[str]) -> Iterator[tuple[str, Field]
 
 def _optional_count(field: Field) -> int | None:
     return None if field.value is None else field.count()
+
+
+def _optional_object(field: Field) -> dict[str, Any] | None:
+    return None if field.value is None else field.as_(dict)
 
 
 def _read_measurement(item: Field, canaries: CanarySet) -> Measurement:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hmac
 import math
-import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +12,7 @@ from lightning_exposure.leakage import LeakEstimate
 from lightning_exposure.report.amounts import exposure_text
 from lightning_exposure.report.tables import text_table
 from lightning_exposure.report.verdicts import is_exact
+from lightning_exposure.secrets import Mask
 
 MASKED = "••••••••"
 """What stands for a secret: always as long, because lengths tell something, too."""
@@ -65,45 +63,6 @@ class ScannedSecret:
     def certain_bits(self) -> float | None:
         """The low end of the exposure, less what choosing among several contexts gives away."""
         return None if self.estimate is None else self.estimate.low - math.log2(self.contexts)
-
-
-class Mask:
-    """Shows secrets as nothing but a name that is the same for equal ones.
-
-    The names are keyed hashes. The key is random and is never written, so that nobody can find a short secret by
-    hashing all there are.
-
-    Args:
-        key: For tests; None: a new one.
-
-    Example:
-        >>> mask = Mask()
-        >>> mask.name("ssn", "536904399") == mask.name("ssn", "536904399") != mask.name("ssn", "536904398")
-        True
-    """
-
-    def __init__(self, key: bytes | None = None) -> None:
-        self._key = secrets.token_bytes(32) if key is None else key
-
-    def name(self, kind: str, same: str) -> str:
-        """What a secret is called in this run."""
-        digest = hmac.new(self._key, f"{kind}\0{same}".encode("utf-8", "surrogatepass"), "sha256")
-        return f"{kind}-{digest.hexdigest()[:10]}"
-
-    @staticmethod
-    def words(text: str, *hidden: str) -> str:
-        """A sentence without anything that was quoted in it, nor any part of what is to be hidden.
-
-        >>> Mask.words("the text 'pin 1234' has 12, which does not fit", "pin 1234")
-        "the text '…' has …, which does not fit"
-        """
-        text = re.sub(r"""(['"])(?:\\.|(?!\1).)*\1""", "'…'", text)
-        for secret in hidden:
-            pairs = (secret[place : place + 2] for place in range(len(secret) - 1))
-            parts = [pair for pair in pairs if pair.isalnum() and re.search("[0-9]", pair)]
-            for part in sorted({*parts, *re.findall(r"\w{4,}", secret)}, key=len, reverse=True):
-                text = text.replace(part, "…")
-        return re.sub("…[0-9…]*", "…", text)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from lightning_exposure.secrets.formats.acceptor import Acceptor
 from lightning_exposure.secrets.formats.format import SecretFormat
 from lightning_exposure.secrets.formats.named import NAMED_FORMATS
 from lightning_exposure.secrets.formats.tied import TiedFormats
+from lightning_exposure.secrets.masking import Mask
 from lightning_exposure.secrets.scanner.finding import Finding
 from lightning_exposure.secrets.scanner.scanner import Scanner
 
@@ -20,6 +21,7 @@ __all__ = [
     "Canary",
     "CanarySet",
     "Finding",
+    "Mask",
     "Scanner",
     "SecretFormat",
     "TiedFormats",

@@ -255,12 +255,12 @@ def test_nothing_of_a_secret_is_shown_unless_it_is_asked_for() -> None:
         assert re.search("123", shown)
 
 
-def test_equal_secrets_have_one_name_in_a_run_and_another_in_the_next() -> None:
+def test_equal_secrets_have_one_name_and_other_machines_have_another_key() -> None:
     one = Scan((row("123", None), row("456", None)), calibrated=False, alpha=0.05, confidence=0.95)
     names = [one.name(each) for each in one.rows]
     assert len(set(names)) == 2
     assert names == [one.name(replace(each, text="other writing")) for each in one.rows]
-    two = Scan(one.rows, calibrated=False, alpha=0.05, confidence=0.95)
+    two = Scan(one.rows, calibrated=False, alpha=0.05, confidence=0.95, mask=Mask(b"another key"))
     assert not set(names) & {two.name(each) for each in two.rows}
     assert "_key" not in repr(one)
     assert "key" not in json.dumps(one.to_dict())

@@ -58,6 +58,11 @@ class RegexFormat(SecretFormat):
         """What all texts begin with."""
         return _common_beginning(self.acceptor())
 
+    @property
+    def masked(self) -> str:
+        """The prompt and one blank, whatever its length."""
+        return f"{self.prompt}••••"
+
     def index(self, text: str) -> int:
         """Return the number of a secret; SecretError says where a text does not fit."""
         self._check(text)

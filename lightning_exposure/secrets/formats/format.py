@@ -216,6 +216,16 @@ class SecretFormat(metaclass=_WithNamedFormats):
         """The literal text before the first blank."""
         return "" if self._slots[0].is_blank else self._slots[0].choices[0]
 
+    @property
+    def masked(self) -> str:
+        """What all its secrets look like: every blank hidden, a word whatever its length.
+
+        >>> SecretFormat("{who} has pin ####", who=["Al", "Beatrice"]).masked
+        '•••• has pin ••••'
+        """
+        hidden = {"digit": "•", "letter": "•", "words": "••••"}
+        return "".join(hidden[slot.kind] if slot.is_blank else slot.choices[0] for slot in self._slots)
+
     def render(self, index: int) -> str:
         """Return the secret of a number from 0 to ``size - 1``; the first blank counts most.
 
