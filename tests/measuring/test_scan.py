@@ -18,7 +18,7 @@ from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.leakage import LeakEstimate
 from lightning_exposure.measuring.scanning import Reference, ScanSettings, distinct_secrets, scan_model
 from lightning_exposure.report.scan import MASKED, Scan, ScannedSecret
-from lightning_exposure.secrets import Scanner
+from lightning_exposure.secrets import Mask, Scanner
 from tests.toys import Recurrent, Table, sharpened
 
 LETTERS = CharTokenizer.from_text("my pin is code ssn your .,;:-", "0123456789", "z")
