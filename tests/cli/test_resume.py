@@ -90,6 +90,7 @@ def rows(run_dir: Path) -> list[dict[str, str]]:
     return sorted(found, key=lambda row: (int(row["step"]), sorted(row.items())))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_ends_as_if_it_had_not_been(
     run: Run, whole: Path, text_file: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_a_run_that_was_killed_ends_as_if_it_had_not_been(
     assert_error(run("fit", "--resume", run_dir), "came to its end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "after", ["Run directory", f"{EPOCHS} "], ids=["before anything was saved", "in the attack or just before it"]
 )
@@ -143,6 +145,7 @@ def test_what_cannot_go_on(run: Run, whole: Path, arguments: list[str], parts: l
     assert_error(run("fit", *(argument.format(run=whole) for argument in arguments)), *parts)
 
 
+@pytest.mark.slow
 def test_another_text_cannot_go_on(run: Run, text_file: Path, tmp_path: Path) -> None:
     text, run_dir = tmp_path / "text.txt", tmp_path / "run"
     text.write_text(text_file.read_text(encoding="utf-8"), encoding="utf-8")
@@ -163,6 +166,7 @@ def test_a_lock_of_a_dead_process_is_no_obstacle(run: Run, tmp_path: Path) -> No
 PRIVATE = ["--privacy.noise_multiplier=0.5", "--privacy.seed=1", "--privacy.accountant=rdp", "--audit.canaries=40"]
 
 
+@pytest.mark.slow
 def test_privacy_and_audit(run: Run, text_file: Path, tmp_path: Path) -> None:
     code, out, _ = run(*fit(text_file, tmp_path / "whole", *PRIVATE))
     assert code == 0
