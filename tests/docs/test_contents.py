@@ -67,6 +67,7 @@ def test_the_table_has_every_metric_that_a_fit_with_all_callbacks_logs(tmp_path:
             ExtractionCallback(canaries, tokenizer, verbose=False),
             AuditCallback(canaries, tokenizer),
             ScanCallback(["my ssn is 536-90-4399"], tokenizer, reference=other, verbose=False),
+            MaxNorm(),
             DifferentialPrivacy(
                 noise_multiplier=1.0, max_grad_norm=1.0, delta=1e-5, post_processing=["MaxNorm"]
             ),
