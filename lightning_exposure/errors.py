@@ -58,3 +58,7 @@ class MixingError(ModelError, FitError):
 
 class DataError(ExposureError, ValueError):
     """Training data that canaries cannot be put into, or that cannot be read."""
+
+
+class GateError(ExposureError, RuntimeError):
+    """A gate is closed: a model is more exposed, or has spent more privacy, than is allowed."""

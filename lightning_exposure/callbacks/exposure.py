@@ -31,9 +31,9 @@ class ExposureCallback(CanaryCallback):
 
     Logged through the module, so that `EarlyStopping` and `ModelCheckpoint` can monitor them: `exposure/<canary id>`,
     `exposure_low/<canary id>`, `exposure_high/<canary id>`, `exposure/max`, `exposure/mean`, `exposure_low/max`,
-    `exposure/seconds`, and, beside what the model gave before it was trained, `exposure_gain/<canary id>`,
-    `exposure_gain/mean`. For decisions, monitor `exposure_low/max`, the largest lower end of the intervals: point
-    estimates vary with the sample.
+    `exposure_high/max`, `exposure/seconds`, and, beside what the model gave before it was trained,
+    `exposure_gain/<canary id>`, `exposure_gain/mean`. For decisions, monitor `exposure_low/max`, the largest lower end
+    of the intervals: point estimates vary with the sample.
 
     Args:
         canaries: What was inserted in the training data.
@@ -124,6 +124,11 @@ class ExposureCallback(CanaryCallback):
             references=references,
             name=name,
         )
+
+    @property
+    def monitor(self) -> ExposureMonitor:
+        """What measures, for callbacks that look at it, such as a gate."""
+        return self._monitor
 
     @property
     def history(self) -> list[Measurement]:
