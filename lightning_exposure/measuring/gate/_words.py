@@ -21,7 +21,8 @@ def in_words(look: GateLook, limit: float, confidence: float, effort: int) -> st
     """
     low, high, certain = look.bounds[look.canary]
     if look.answer == WITHIN:
-        return f"the most exposed canary, {look.canary!r}, has at most {_bits(high, limit)} bits, within max_bits={limit:g}"
+        bits = _bits(high, limit)
+        return f"the most exposed canary, {look.canary!r}, has at most {bits} bits, within max_bits={limit:g}"
     if look.answer == EXCEEDED:
         how = "counted" if certain else f"with {100 * confidence:.4g}% confidence over the whole run"
         at_least = "" if low == high else "at least "
