@@ -188,7 +188,7 @@ def test_epsilon_closes_the_gate(tmp_path: Path) -> None:
         run.fit(model, PoissonLoader(loader()))
     assert gate.answer == "exceeded"
     assert run.current_epoch == 1
-    assert gate.reason == f"epsilon is {private.epsilon:.4g}, above max_epsilon=1"
+    assert gate.reason == f"epsilon is {private.epsilon:.4g}, above the limit of 1"
 
 
 @pytest.mark.slow

@@ -256,7 +256,7 @@ def test_a_state_keeps_what_was_spent_and_no_secret() -> None:
 def test_epsilon_alone() -> None:
     keeper = GateKeeper(max_bits=None, max_epsilon=8.0)
     keeper.look_at_epsilon(3.0, 10, Alone())
-    assert (keeper.answer, keeper.reason) == ("within", "epsilon is 3, within max_epsilon=8")
+    assert (keeper.answer, keeper.reason) == ("within", "epsilon is 3, within the limit of 8")
     keeper.look_at_epsilon(8.25, 20, Alone())
     assert (keeper.answer, keeper.stopped_at_step) == ("exceeded", 20)
-    assert keeper.reason == "epsilon is 8.25, above max_epsilon=8"
+    assert keeper.reason == "epsilon is 8.25, above the limit of 8"

@@ -61,6 +61,7 @@ class GateKeeper:
         looks: How many there were.
         stopped_at_step: After how many steps a limit was first found to be exceeded; None: it was not.
         spending: The error that confirmations have had.
+        bounds: What the newest look knew of each inserted canary in the end.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class GateKeeper:
         self.looks = 0
         self.stopped_at_step: int | None = None
         self.spending = Spending(1.0 - self.confidence)
+        self.bounds: dict[str, Bounds] = {}
         self._seen: dict[str, list[Any]] = {}
         self._metrics: dict[str, float] = {}
         self._controls: list[str] = []
@@ -128,12 +130,13 @@ class GateKeeper:
             }
         self.check_limit(list(ceilings.values()), around)
 
-    def check_limit(self, ceilings: Sequence[float | None], around: Surroundings) -> None:
+    def check_limit(self, ceilings: Sequence[float | None], around: Surroundings, *, name: str = "max_bits") -> None:
         """Refuse a limit that no canary can exceed, and warn of one that luck exceeds.
 
         Args:
             ceilings: The largest exposure that each inserted canary can have; None: that depends on a prior.
             around: Where it runs.
+            name: What the limit is called where it was given.
 
         Raises:
             ArgumentError: There is no such canary, or all of them are below the limit whatever happens.
@@ -147,14 +150,14 @@ class GateKeeper:
         largest = max(np.inf if ceiling is None else ceiling for ceiling in ceilings)
         if self.max_bits >= largest - _ROUNDING:
             raise refusal(
-                "max_bits", self.max_bits, f"less than {largest:.2f}, which is the largest exposure that any of these "
+                name, self.max_bits, f"less than {largest:.2f}, which is the largest exposure that any of these "
                 "canaries can have", "Lower the limit, or use a format with more secrets.",
             )  # fmt: skip
         luck = bits_of_luck(len(ceilings), 1.0 - self.confidence)
         if self.max_bits < luck:
             self._warn(
                 around, "luck",
-                f"max_bits is {self.max_bits:g}, which luck exceeds: the luckiest of {len(ceilings)} random secrets "
+                f"{name} is {self.max_bits:g}, which luck exceeds: the luckiest of {len(ceilings)} random secrets "
                 f"that nothing was learned about shows {luck:.1f} bits with a probability of "
                 f"{100 * (1 - self.confidence):.3g}%; expected at least that much, or fewer canaries.",
             )  # fmt: skip
@@ -217,6 +220,7 @@ class GateKeeper:
             look, self.spending = around.gather((look, self.spending))[0]  # one process decides for all
             reason = in_words(look, self.max_bits, self.confidence, self.max_effort)
             self._conclude(look.answer, reason, look.canary, step)
+        self.bounds = look.bounds
         self._note_controls(canaries, estimates, around)
         self._metrics |= {
             f"{self.name}/low": max(each.low for each in look.bounds.values()),
@@ -234,11 +238,11 @@ class GateKeeper:
         if self.max_epsilon is None or self.stopped_at_step is not None:
             return None
         if epsilon > self.max_epsilon:
-            self._conclude(EXCEEDED, f"epsilon is {epsilon:.4g}, above max_epsilon={self.max_epsilon:g}", None, step)
+            self._conclude(EXCEEDED, f"epsilon is {epsilon:.4g}, above the limit of {self.max_epsilon:g}", None, step)
         elif self.answer is None and self.max_bits is None:
-            self._conclude(WITHIN, f"epsilon is {epsilon:.4g}, within max_epsilon={self.max_epsilon:g}", None, step)
+            self._conclude(WITHIN, f"epsilon is {epsilon:.4g}, within the limit of {self.max_epsilon:g}", None, step)
         elif self.max_bits is None:
-            self.reason = f"epsilon is {epsilon:.4g}, within max_epsilon={self.max_epsilon:g}"
+            self.reason = f"epsilon is {epsilon:.4g}, within the limit of {self.max_epsilon:g}"
         else:
             return None
         return self._log(around, step)
@@ -338,7 +342,7 @@ class GateKeeper:
             self._warn(
                 around, "control",
                 f"{canary.id!r} was never inserted and has an exposure of at least {estimates[canary.id].low:.2f} "
-                f"bits, above max_bits={self.max_bits:g}: what was not memorized exceeds this limit, too. It closes no "
+                f"bits, above the limit of {self.max_bits:g}: what was not memorized exceeds it, too. It closes no "
                 "gate. Measure against a prior, or raise the limit.",
             )  # fmt: skip
 

@@ -17,21 +17,19 @@ def in_words(look: GateLook, limit: float, confidence: float, effort: int) -> st
     Example:
         >>> from lightning_exposure.measuring.gate._decision import Bounds
         >>> in_words(GateLook("within", {"ssn-4x": Bounds(1.0, 2.5)}, "ssn-4x"), 10.0, 0.95, 16)
-        "the most exposed canary, 'ssn-4x', has at most 2.50 bits, within max_bits=10"
+        "the most exposed canary, 'ssn-4x', has at most 2.50 bits, within the limit of 10"
     """
     low, high, certain = look.bounds[look.canary]
     if look.answer == WITHIN:
         bits = _bits(high, limit)
-        return f"the most exposed canary, {look.canary!r}, has at most {bits} bits, within max_bits={limit:g}"
+        return f"the most exposed canary, {look.canary!r}, has at most {bits} bits, within the limit of {limit:g}"
     if look.answer == EXCEEDED:
         how = "counted" if certain else f"with {100 * confidence:.4g}% confidence over the whole run"
-        at_least = "" if low == high else "at least "
-        return (
-            f"{look.canary!r} has an exposure of {at_least}{_bits(low, limit)} bits ({how}), above max_bits={limit:g}"
-        )
+        bits = _bits(low, limit) if low == high else f"at least {_bits(low, limit)}"
+        return f"{look.canary!r} has an exposure of {bits} bits ({how}), above the limit of {limit:g}"
     where = f"between {_bits(low, limit)} and {_bits(high, limit)} bits"
     more = "" if effort == 1 else f", also with up to {effort} times the samples"
-    return f"{look.canary!r} has {where}, so that max_bits={limit:g} is neither kept nor exceeded for certain{more}"
+    return f"{look.canary!r} has {where}, so that the limit of {limit:g} is neither kept nor exceeded for certain{more}"
 
 
 def _bits(value: float, limit: float) -> str:
