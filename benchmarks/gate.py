@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lightning_exposure.measuring.gate import EXCEEDED, Bounds, Spending, take_look
+from lightning_exposure.measuring.gate import EXCEEDED, AlphaSpending, Bounds, take_look
 
 LIMIT, ALPHA, LOOKS, CANARIES = 10.0, 0.05, 50, 20
 SPREAD = 0.3
@@ -68,7 +68,7 @@ def _quantile(error: float) -> float:
 
 def gated(truth: Exposures, generator: np.random.Generator, tails: int = 2) -> Ended:
     """A run with our gate."""
-    estimator, spending = Estimator(generator, tails), Spending(ALPHA)
+    estimator, spending = Estimator(generator, tails), AlphaSpending(ALPHA)
     names = [str(canary) for canary in range(truth.shape[1])]
     for number, row in enumerate(truth):
 

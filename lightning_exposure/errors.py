@@ -62,3 +62,7 @@ class DataError(ExposureError, ValueError):
 
 class GateError(ExposureError, RuntimeError):
     """A gate is closed: a model is more exposed, or has spent more privacy, than is allowed."""
+
+
+class NoCheckpointError(ExposureError, LookupError):
+    """No checkpoint of a run is as it was asked for."""

@@ -5,6 +5,7 @@ Matplotlib and Jinja2 come with the extra `report` and are imported when somethi
 
 from __future__ import annotations
 
+from lightning_exposure.report.checkpoints import MeasuredCheckpoint, best_checkpoint, measured_checkpoints
 from lightning_exposure.report.figures.style import MissingExtraError
 from lightning_exposure.report.pages.run import write_report
 from lightning_exposure.report.record import Measurement, References, RunRecord
@@ -14,11 +15,14 @@ from lightning_exposure.report.weights import weights_sha256
 
 __all__ = [
     "Contributor",
+    "MeasuredCheckpoint",
     "Measurement",
     "MissingExtraError",
     "References",
     "RunRecord",
     "Verdict",
+    "best_checkpoint",
+    "measured_checkpoints",
     "run_record",
     "verdict_of",
     "weights_sha256",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+import yaml
 
 from lightning_exposure import Canary, CanarySet, SecretFormat
+from lightning_exposure.cli.commands.check import make_parser
 from lightning_exposure.report import RunRecord
 from lightning_exposure.report.check import CheckedPart, CheckResult
 from tests.cli.conftest import Run
@@ -191,3 +196,32 @@ def test_markup_in_a_name_stays_text() -> None:
     assert "&lt;b>\\|" in result.to_markdown()
     assert "\\*open\\*" in result.to_markdown()
     assert ET.fromstring(result.to_junit()).find("testsuite/testcase/failure") is not None
+
+
+def test_the_fixture_of_the_page_fails_a_model_that_is_too_exposed(
+    run_dir: Path, harmless: Path, tmp_path: Path
+) -> None:
+    """As a user has it: in a test file of their own, in a process of its own."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "gate.md").read_text(encoding="utf-8")
+    code = next(block for block in page.split("```python\n") if "def within_limits" in block).partition("```")[0]
+    limit = max(lowest_and_highest(harmless)[1], 5.0) + 0.1
+    code = code.replace("max_exposure=10", f"max_exposure={limit}")
+    good, bad = (code.replace("runs/release", str(path)).replace("test_no", name)
+                 for name, path in (("test_good", harmless), ("test_bad", run_dir)))  # fmt: skip
+    (tmp_path / "test_models.py").write_text(f"{good}\n\n{bad}", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "exceeded: 'pin-30x' has an exposure of" in done.stdout
+
+
+def test_the_workflow_of_the_page_calls_what_there_is() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "gate.md").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    steps = [step.get("run", "") for step in workflow["jobs"]["check"]["steps"]]
+    program, command, *arguments = shlex.split(next(step for step in steps if "check" in step))
+    assert (program, command) == ("lightning-exposure", "check")
+    options = make_parser().parse_args(arguments)
+    assert (options.max_exposure, options.max_epsilon, options.summary) == (10.0, 8.0, "$GITHUB_STEP_SUMMARY")

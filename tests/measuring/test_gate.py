@@ -15,10 +15,10 @@ from lightning_exposure.errors import ArgumentError, GateError
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.measuring import Alone, CanaryTrees, ExposureMonitor, Moment, Schedule, SharedTrees
 from lightning_exposure.measuring.gate import (
+    AlphaSpending,
     Bounds,
     GateKeeper,
     GateWarning,
-    Spending,
     bits_of_luck,
     bounds_of,
     take_look,
@@ -45,7 +45,7 @@ class Measuring:
 
 
 def test_counted_exposures_decide_at_once_and_cost_nothing() -> None:
-    spending, measure = Spending(0.05), Measuring()
+    spending, measure = AlphaSpending(0.05), Measuring()
     look = take_look({"a": Bounds(10.5, 10.5, True), "b": Bounds(9.0, 12.0)}, LIMIT, spending, measure)
     assert (look.answer, look.canary) == ("exceeded", "a")
     assert not measure.asked
@@ -53,24 +53,24 @@ def test_counted_exposures_decide_at_once_and_cost_nothing() -> None:
 
 
 def test_exactly_the_limit_is_within_it() -> None:
-    assert take_look({"a": Bounds(10.0, 10.0, True)}, LIMIT, Spending(0.05), Measuring()).answer == "within"
+    assert take_look({"a": Bounds(10.0, 10.0, True)}, LIMIT, AlphaSpending(0.05), Measuring()).answer == "within"
 
 
 def test_what_is_undecided_is_measured_further_until_it_is_not() -> None:
     measure = Measuring(Bounds(9.0, 10.5), Bounds(9.2, 9.9))
-    look = take_look({"a": Bounds(8.0, 11.0), "b": Bounds(1.0, 2.0)}, LIMIT, Spending(0.05), measure, error=0.08)
+    look = take_look({"a": Bounds(8.0, 11.0), "b": Bounds(1.0, 2.0)}, LIMIT, AlphaSpending(0.05), measure, error=0.08)
     assert look.answer == "within"
     assert measure.asked == [(["a"], 4, 0.04), (["a"], 16, 0.02)]
 
 
 def test_what_stays_open_is_undecided() -> None:
     measure = Measuring(Bounds(9.0, 10.5), Bounds(9.2, 10.2))
-    look = take_look({"a": Bounds(8.0, 11.0)}, LIMIT, Spending(0.05), measure)
+    look = take_look({"a": Bounds(8.0, 11.0)}, LIMIT, AlphaSpending(0.05), measure)
     assert (look.answer, look.bounds["a"]) == ("undecided", Bounds(9.2, 10.2))
 
 
 def test_an_estimate_above_the_limit_is_only_a_suspicion_until_a_second_one_confirms_it() -> None:
-    spending = Spending(0.06)
+    spending = AlphaSpending(0.06)
     confirmed = Measuring(Bounds(10.2, 11.5))
     first = {"a": Bounds(10.1, 11.0), "b": Bounds(10.3, 12.0), "c": Bounds(1.0, 2.0)}
     assert take_look(first, LIMIT, spending, confirmed).answer == "exceeded"
@@ -81,7 +81,7 @@ def test_an_estimate_above_the_limit_is_only_a_suspicion_until_a_second_one_conf
 
 
 def test_confirmations_without_end_spend_no_more_than_there_is() -> None:
-    spending = Spending(0.05)
+    spending = AlphaSpending(0.05)
     total = sum(spending.next() for _ in range(10_000))
     assert total == pytest.approx(spending.spent)
     assert total < 0.05
@@ -90,7 +90,7 @@ def test_confirmations_without_end_spend_no_more_than_there_is() -> None:
 def test_an_extrapolation_defends_nothing() -> None:
     estimate = ExposureEstimate("pin 1234", 12.9, 12.9, 12.9, "skewnormal", 1.3, 3.0, 13.3, False, 0.95, 9)
     measure = Measuring(Bounds(2.0, 3.0, True))
-    assert take_look({"a": bounds_of(estimate)}, LIMIT, Spending(0.05), measure).answer == "within"
+    assert take_look({"a": bounds_of(estimate)}, LIMIT, AlphaSpending(0.05), measure).answer == "within"
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ class GateLook(NamedTuple):
 
 
 @dataclass
-class Spending:
+class AlphaSpending:
     """The error of a run: how much there is, and how many confirmations have had their part.
 
     Attributes:
@@ -95,7 +95,7 @@ class Spending:
         confirmations: How many there were.
 
     Example:
-        >>> spending = Spending(0.06)
+        >>> spending = AlphaSpending(0.06)
         >>> [round(spending.next(), 4) for _ in range(3)], round(spending.spent, 4)
         ([0.03, 0.01, 0.005], 0.045)
     """
@@ -142,7 +142,7 @@ def efforts_up_to(largest: int) -> list[int]:
 def take_look(
     bounds: Mapping[str, Bounds],
     limit: float,
-    spending: Spending,
+    spending: AlphaSpending,
     measure: Measure,
     *,
     error: float = 0.05,
@@ -161,7 +161,7 @@ def take_look(
     Example:
         >>> def measure(canaries, effort, error):
         ...     return {canary: Bounds(11.0, 12.0) for canary in canaries}
-        >>> take_look({"a": Bounds(9.5, 12.5), "b": Bounds(1.0, 2.0)}, 10.0, Spending(0.05), measure)[::2]
+        >>> take_look({"a": Bounds(9.5, 12.5), "b": Bounds(1.0, 2.0)}, 10.0, AlphaSpending(0.05), measure)[::2]
         ('exceeded', 'a')
     """
     known = dict(bounds)

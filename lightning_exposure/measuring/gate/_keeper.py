@@ -16,10 +16,10 @@ from lightning_exposure.measuring.gate._decision import (
     EXCEEDED,
     UNDECIDED,
     WITHIN,
+    AlphaSpending,
     Answer,
     Bounds,
     GateLook,
-    Spending,
     bits_of_luck,
     bounds_of,
     take_look,
@@ -97,7 +97,7 @@ class GateKeeper:
         self.canary: str | None = None
         self.looks = 0
         self.stopped_at_step: int | None = None
-        self.spending = Spending(1.0 - self.confidence)
+        self.spending = AlphaSpending(1.0 - self.confidence)
         self.bounds: dict[str, Bounds] = {}
         self._seen: dict[str, list[Any]] = {}
         self._metrics: dict[str, float] = {}
