@@ -22,7 +22,7 @@ from lightning_exposure.exposure import ExposureEstimate, measure_exposure
 from lightning_exposure.exposure.priors import prior_of_tree
 from lightning_exposure.measuring import Alone
 from lightning_exposure.measuring.gate import EXCEEDED, WITHIN, Bounds, GateKeeper, bounds_of
-from lightning_exposure.report.check import CheckedPart, CheckResult
+from lightning_exposure.report.limits.check import CheckedPart, CheckResult
 from lightning_exposure.report.record import FILE_NAME, RunRecord
 from lightning_exposure.report.verdicts import is_certain
 from lightning_exposure.secrets import Canary, CanarySet

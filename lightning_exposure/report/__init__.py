@@ -5,8 +5,8 @@ Matplotlib and Jinja2 come with the extra `report` and are imported when somethi
 
 from __future__ import annotations
 
-from lightning_exposure.report.checkpoints import MeasuredCheckpoint, best_checkpoint, measured_checkpoints
 from lightning_exposure.report.figures.style import MissingExtraError
+from lightning_exposure.report.limits.checkpoints import MeasuredCheckpoint, best_checkpoint, measured_checkpoints
 from lightning_exposure.report.pages.run import write_report
 from lightning_exposure.report.record import Measurement, References, RunRecord
 from lightning_exposure.report.recording import Contributor, run_record

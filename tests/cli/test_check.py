@@ -17,7 +17,7 @@ import yaml
 from lightning_exposure import Canary, CanarySet, SecretFormat
 from lightning_exposure.cli.commands.check import make_parser
 from lightning_exposure.report import RunRecord
-from lightning_exposure.report.check import CheckedPart, CheckResult
+from lightning_exposure.report.limits.check import CheckedPart, CheckResult
 from tests.cli.conftest import Run
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.report.checkpoints import MeasuredCheckpoint, lowest_loss
 from lightning_exposure.report.figures.style import (
     FONT_SIZE,
     Theme,
@@ -16,6 +15,7 @@ from lightning_exposure.report.figures.style import (
     new_figure,
     theme_named,
 )
+from lightning_exposure.report.limits.checkpoints import MeasuredCheckpoint, lowest_loss
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
