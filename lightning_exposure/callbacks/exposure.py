@@ -19,6 +19,7 @@ from lightning_exposure.exposure import ExposureEstimate, MethodName
 from lightning_exposure.measuring import ExposureMonitor, ModelOf, PriorSource, Schedule
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.record import Measurement, References, RunRecord
+from lightning_exposure.report.recording import contributors_of
 from lightning_exposure.secrets import CanarySet
 from lightning_exposure.tokenization import Tokenizer
 
@@ -210,6 +211,15 @@ class ExposureCallback(CanaryCallback):
     def add_to_record(self, record: RunRecord) -> None:
         """Put all measurements into the record of the run."""
         self._monitor.add_to_record(record)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note in W&B what was done against memorization, so that runs can be grouped by it: all have told by now."""
+        if loggers_named(trainer, "WandbLogger"):
+            record = RunRecord(CanarySet([]))
+            for part in contributors_of(trainer):  # in every process: some of them gather
+                part.add_to_record(record)
+            for logger in self._wandb_loggers(trainer):
+                to_wandb.log_defences(logger.experiment, record)
 
     def state_dict(self) -> dict[str, Any]:
         """The history, as plain values; and the weights before training, if they are the prior."""

@@ -73,10 +73,8 @@ class ComparedRun:
     def exposures(self) -> list[tuple[Canary, ExposureEstimate]]:
         """Of the canaries that were inserted, those that are certain to be most exposed first."""
         estimates = self.newest.estimates if self.newest is not None else {}
-        pairs = [(canary, estimates[canary.id]) for canary in self.record.canaries if canary.copies]
-        return sorted(
-            ((canary, estimate) for canary, estimate in pairs if canary.id in estimates), key=lambda pair: -pair[1].low
-        )
+        inserted = [canary for canary in self.record.canaries if canary.copies and canary.id in estimates]
+        return sorted(((canary, estimates[canary.id]) for canary in inserted), key=lambda pair: -pair[1].low)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
