@@ -5,6 +5,7 @@ Matplotlib and Jinja2 come with the extra `report` and are imported when somethi
 
 from __future__ import annotations
 
+from lightning_exposure.report.figures.loss_against_exposure import loss_against_exposure
 from lightning_exposure.report.figures.style import MissingExtraError
 from lightning_exposure.report.limits.checkpoints import MeasuredCheckpoint, best_checkpoint, measured_checkpoints
 from lightning_exposure.report.pages.run import write_report
@@ -22,6 +23,7 @@ __all__ = [
     "RunRecord",
     "Verdict",
     "best_checkpoint",
+    "loss_against_exposure",
     "measured_checkpoints",
     "run_record",
     "verdict_of",
