@@ -168,7 +168,7 @@ class SideBySide:
             cells = []
             for run in self.runs:
                 estimate = run.newest.estimates.get(key) if run.newest is not None else None
-                cells.append("" if estimate is None else f"{exposure_text(estimate, 1)} ({interval_text(estimate, 1)})")
+                cells.append("" if estimate is None else f"{exposure_text(estimate, 1)}, {interval_text(estimate, 1)}")
             found.append([key, " or ".join(map(str, copies)), *cells])
         return found
 

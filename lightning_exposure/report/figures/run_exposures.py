@@ -65,8 +65,9 @@ def exposures_of_runs(comparison: SideBySide, *, theme: ThemeName = "light", wid
 
 
 def _label(run: ComparedRun, chars: int) -> str:
-    words = textwrap.shorten(run.defences_in_words, 2 * chars, placeholder=" ...")
-    return "\n".join([textwrap.shorten(run.name, chars, placeholder="..."), *textwrap.wrap(words, chars)])
+    """The name and the defences, without their settings: those are in the table."""
+    names = " + ".join(str(entry.get("name", "unnamed")) for entry in run.defences) or "no defence"
+    return "\n".join([textwrap.shorten(run.name, chars, placeholder="..."), *textwrap.wrap(names, chars)])
 
 
 def _draw_run(axes: Axes, colors: Theme, place: int, run: ComparedRun) -> None:
