@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         AuditCallback,
         DifferentialPrivacy,
         ExposureCallback,
+        ExposureGate,
         ExtractionCallback,
         ScanCallback,
     )
@@ -42,6 +43,7 @@ __all__ = [
     "DifferentialPrivacy",
     "ExposureCallback",
     "ExposureEstimate",
+    "ExposureGate",
     "Extraction",
     "ExtractionCallback",
     "LeakEstimate",
@@ -66,6 +68,7 @@ _HOMES = {
     "DifferentialPrivacy": "callbacks",
     "ExposureCallback": "callbacks",
     "ExposureEstimate": "exposure",
+    "ExposureGate": "callbacks",
     "Extraction": "extraction",
     "ExtractionCallback": "callbacks",
     "LeakEstimate": "leakage",
