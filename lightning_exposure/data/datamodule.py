@@ -13,7 +13,7 @@ from lightning_exposure._lightning import batches_taken, splits_data
 from lightning_exposure.data._collections import choose, loaders_in, replaced
 from lightning_exposure.data._datasets import Occurrences
 from lightning_exposure.data._loader import Weaver, weave_loader
-from lightning_exposure.data._randomness import seeded
+from lightning_exposure.data.randomness import seeded
 from lightning_exposure.data._samplers import Course
 from lightning_exposure.data.injection import check_canaries
 from lightning_exposure.data.ledger import Ledger
