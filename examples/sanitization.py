@@ -25,14 +25,14 @@ import torch
 
 from lightning_exposure import SecretFormat, SecretTree, measure_exposure
 from lightning_exposure.data.corpora import python_topics
-from lightning_exposure.defences import ReferenceTraining, Sanitization, TextScorer, sanitize
+from lightning_exposure.defences import ReferenceTraining, Sanitization, sanitize
 from lightning_exposure.exposure.intervals import proportion_interval
 
 TEMPLATE = re.compile(r"my ssn is \d{3}-\d{2}-\d{4}")
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SHARES = (0.01, 0.05, 0.1)
 COLUMNS = ("secret", "grouping", "per", "partitions", "share", "found", "recall", "low", "high")
-RETRAINED = ("trained on", "lines", "loss in bits per character", "exposure in bits", "low", "high", "rank")
+RETRAINED = ("trained on", "lines", "loss in bits per character", "secret", "exposure in bits", "low", "high")
 MEASURED = SecretFormat("my ssn is ###-##-####", name="ssn")
 
 
@@ -77,7 +77,9 @@ def recall_rows(name: str, found: Sequence[int], count: int, grouping: str, per:
     for share in SHARES:
         hits = sum(place <= share * count for place in found)
         low, high = proportion_interval(hits, len(found), 0.95)
-        rows.append((name, grouping, per, len(found), share, hits, round(hits / len(found), 3), round(low, 3), round(high, 3)))
+        rows.append(
+            (name, grouping, per, len(found), share, hits, round(hits / len(found), 3), round(low, 3), round(high, 3))
+        )
     return rows
 
 
@@ -102,35 +104,32 @@ def partitions(lines: list[str], secrets: Mapping[str, Sequence[str]], options: 
     return rows, kept
 
 
-def retrained_row(
-    name: str, lines: list[str], other: list[str], secret: str, train: ReferenceTraining
-) -> tuple[Any, ...]:
-    """What a model that was trained on some lines knows of the language, and of a secret."""
-    scorer: TextScorer = train(lines)
+def retrained_rows(
+    name: str, lines: list[str], other: list[str], measured: Mapping[str, str], train: ReferenceTraining
+) -> list[tuple[Any, ...]]:
+    """What a model that was trained on some lines knows of the language, and of some secrets."""
+    scorer = train(lines)
     loss = scorer(other).sum() / sum(map(len, other))
     tree = SecretTree(scorer.model, MEASURED, scorer.tokenizer)
-    (estimate,) = measure_exposure(tree, [secret], budget=20_000, samples=1024)
-    rank = "" if estimate.rank is None else estimate.rank
-    row = (name, len(lines), round(float(loss), 3), round(estimate.bits, 1), round(estimate.low, 1), round(estimate.high, 1), rank)  # fmt: skip
-    print("; ".join(f"{column} {cell}" for column, cell in zip(RETRAINED, row, strict=True)), flush=True)
-    return row
+    estimates = measure_exposure(tree, list(measured.values()), budget=20_000, samples=1024)
+    rows: list[tuple[Any, ...]] = []
+    for secret, estimate in zip(measured, estimates, strict=True):
+        bits = (round(value, 1) for value in (estimate.bits, estimate.low, estimate.high))
+        rows.append((name, len(lines), round(float(loss), 3), secret, *bits))
+        print("; ".join(f"{column} {cell}" for column, cell in zip(RETRAINED, rows[-1], strict=True)), flush=True)
+    return rows
 
 
 def before_and_after(
     lines: list[str], other: list[str], secrets: Mapping[str, Sequence[str]], kept: Sequence[Sanitization],
-    train: ReferenceTraining, options: argparse.Namespace,
+    train: ReferenceTraining,
 ) -> list[tuple[Any, ...]]:  # fmt: skip
     """Loss and exposure with everything, without the top tenth of a few partitions, and without the template."""
-    fits, copied = secrets["fits the template"][0], secrets["in three places"][0]
-    without_template = [line for line in lines if not TEMPLATE.search(line)]
-    rows = []
-    for secret, name in ((fits, "once"), (copied, "three places")):
-        rows.append(retrained_row(f"everything ({name})", lines, other, secret, train))
-        for partition, result in enumerate(kept[: options.retrain]):
-            cleaned = list(result.clean(0.1))
-            rows.append(retrained_row(f"without the top 10%, partition {partition} ({name})", cleaned, other, secret, train))
-        rows.append(retrained_row(f"without the template ({name})", without_template, other, secret, train))
-    return rows
+    measured = {name: secrets[name][0] for name in ("fits the template", "in three places")}
+    cleaned = {"everything": lines, "without the template": [line for line in lines if not TEMPLATE.search(line)]}
+    for partition, result in enumerate(kept):
+        cleaned[f"without the top 10%, partition {partition}"] = list(result.clean(0.1))
+    return [row for name, left in cleaned.items() for row in retrained_rows(name, left, other, measured, train)]
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -189,7 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     write_csv(options.out / "recall.csv", COLUMNS, rows)
     draw(rows, options.out / "recall.png")
-    write_csv(options.out / "retrained.csv", RETRAINED, before_and_after(lines, other, secrets, kept, train, options))
+    write_csv(
+        options.out / "retrained.csv",
+        RETRAINED,
+        before_and_after(lines, other, secrets, kept[: options.retrain], train),
+    )
     print(f"{time.process_time() - begin:.0f} s of CPU")
 
 

@@ -58,3 +58,7 @@ class MixingError(ModelError, FitError):
 
 class DataError(ExposureError, ValueError):
     """Training data that canaries cannot be put into, or that cannot be read."""
+
+
+class PseudonymError(DataError):
+    """No pseudonym is left for a secret: more of them than there are numbers that are never issued."""
