@@ -59,7 +59,8 @@ def make_secrets(seed: int) -> dict[str, list[str]]:
 def make_lines(characters: int, secrets: Mapping[str, Sequence[str]], seed: int) -> tuple[list[str], list[str]]:
     """Lines to train on, with the secrets among them, and as many others to see what was learnt of the language."""
     text = python_topics()
-    train, other = ([line for line in part.split("\n") if line.strip()] for part in (text[:characters], text[characters : 2 * characters]))  # fmt: skip
+    halves = (text[:characters], text[characters : 2 * characters])
+    train, other = ([line for line in half.split("\n") if line.strip()] for half in halves)
     dice = random.Random(seed)
     for secret in (line for group in secrets.values() for line in group):
         train.insert(dice.randrange(len(train) + 1), secret)
@@ -83,7 +84,9 @@ def recall_rows(name: str, found: Sequence[int], count: int, grouping: str, per:
     return rows
 
 
-def partitions(lines: list[str], secrets: Mapping[str, Sequence[str]], options: argparse.Namespace, train: ReferenceTraining) -> tuple[list[tuple[Any, ...]], list[Sanitization]]:  # fmt: skip
+def partitions(
+    lines: list[str], secrets: Mapping[str, Sequence[str]], options: argparse.Namespace, train: ReferenceTraining
+) -> tuple[list[tuple[Any, ...]], list[Sanitization]]:
     """Divide, train and rank many times over, with copies kept together and without."""
     rows: list[tuple[Any, ...]] = []
     kept: list[Sanitization] = []
@@ -97,8 +100,9 @@ def partitions(lines: list[str], secrets: Mapping[str, Sequence[str]], options: 
                     found.setdefault((name, per), []).append(place)
             kept += [result] if grouping else []
             seen = ", ".join(f"{name} {found[name, 'symbol'][-1]}" for name in secrets)
-            print(f"partition {partition} ({'with' if grouping else 'without'} grouping): places {seen} of {len(lines)}; "
-                  f"{time.process_time() - begin:.0f} s of CPU", flush=True)  # fmt: skip
+            how = "with" if grouping else "without"
+            used = f"{time.process_time() - begin:.0f} s of CPU"
+            print(f"partition {partition} ({how} grouping): places {seen} of {len(lines)}; {used}", flush=True)
         for (name, per), list_of_places in found.items():
             rows += recall_rows(name, list_of_places, len(lines), "yes" if grouping else "no", per)
     return rows, kept

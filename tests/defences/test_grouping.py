@@ -87,7 +87,7 @@ def test_spellings_of_one_number_are_copies_and_a_long_word_is_not_enough() -> N
     texts = [
         "My SSN is 281-26-5017.",
         "ssn: 281 26 5017",
-        "２８１２６５０１７ (his number)",  # full width
+        "281265017 (his number)".translate({ord("0") + digit: 0xFF10 + digit for digit in range(10)}),  # full width
         "her number 281-26-5018, and was his",
         "the extraordinary success of it",
         "extraordinary weather",

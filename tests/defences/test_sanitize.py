@@ -168,7 +168,8 @@ class Bigrams(pl.LightningModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = nn.Embedding(LETTERS.vocab_size, LETTERS.vocab_size, _weight=torch.zeros(LETTERS.vocab_size, LETTERS.vocab_size))  # fmt: skip
+        self.table = nn.Embedding(LETTERS.vocab_size, LETTERS.vocab_size)
+        nn.init.zeros_(self.table.weight)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.table(tokens)
@@ -278,7 +279,14 @@ def test_what_is_longer_than_the_context_is_read_in_windows() -> None:
 
 def shown(result: Sanitization) -> str:
     return "\n".join(
-        [repr(result), str(result), result.table(), result._repr_html_(), result.summary(), json.dumps(result.to_dict())]
+        [
+            repr(result),
+            str(result),
+            result.table(),
+            result._repr_html_(),
+            result.summary(),
+            json.dumps(result.to_dict()),
+        ]
     )
 
 

@@ -99,8 +99,9 @@ def _with_names(pattern: str, width: int, short: bool, ordinal: bool, like: str)
     found = []
     for day in _all_days():
         written = f"{day.day:0{width}d}"
-        if len(written) == width:
-            name = MONTHS[day.month - 1]
+        name = MONTHS[day.month - 1]
+        # May is as long as an abbreviation, and stands among those only: one day may not become two.
+        if len(written) == width and (short or len(name) > 3):
             suffix = _suffix(day.day) if ordinal else ""
             found.append(pattern.format(y=day.year, m=case(name[:3] if short else name), d=written + suffix))
     return list(dict.fromkeys(found))

@@ -37,8 +37,11 @@ _COUNTRY = "zz"
 _RESERVED = (".invalid", ".test")
 _FICTION = "55501"
 _STREETS = frozenset(
-    "street st avenue ave road rd boulevard blvd lane ln terrace parkway pkwy highway hwy drive dr court ct place pl "
-    "square sq way circle cir n s e w ne nw se sw apt apartment suite unit ste".split()
+    re.findall(
+        r"\w+",
+        "street st avenue ave road rd boulevard blvd lane ln terrace parkway pkwy highway hwy drive dr court ct place "
+        "pl square sq way circle cir n s e w ne nw se sw apt apartment suite unit ste",
+    )
 )
 """Words of an address that tell nobody's home."""
 
@@ -243,8 +246,8 @@ def _key(finding: Finding, region: str) -> Range:
 
 
 def _of_shape(finding: Finding, region: str = "") -> Range:
-    """Any text of the same shape."""
-    shape = Shape.of(finding.text, any_sign)
+    """Any text of the same shape; in a password signs are no separators but a part of it."""
+    shape = Shape.of(finding.text, any_sign if finding.format == "password" else letters_and_digits)
     name = f"{finding.format} {shape.name}"
     return Range(name, shape.size, shape.text_of, finding.text, shape.number_of(finding.text))
 

@@ -99,9 +99,9 @@ def _like(new: str, old: str) -> str:
 
 
 def plain(text: str) -> str:
-    """The letters and digits of a text in lower case, digits of any script as those of ours.
+    r"""The letters and digits of a text in lower case, digits of any script as those of ours.
 
-    >>> plain("DE 89-３")
+    >>> plain("DE 89-\N{FULLWIDTH DIGIT THREE}")
     'de893'
     """
     known = (character for character in text.lower() if character.isalnum())

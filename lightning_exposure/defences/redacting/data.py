@@ -181,8 +181,8 @@ class _Redaction:
         found = loaders_in(loaders)
         if not found:
             raise DataError(
-                f"data has loaders of type {type(loaders).__name__}, without a torch DataLoader; expected a DataLoader, "
-                "a list or dict of them, or a CombinedLoader."
+                f"data has loaders of type {type(loaders).__name__}, without a torch DataLoader; expected a "
+                "DataLoader, a list or dict of them, or a CombinedLoader."
             )
         for loader in found.values():
             loaders = replaced(loaders, loader, self.loader(loader))

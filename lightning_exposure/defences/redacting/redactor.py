@@ -51,14 +51,14 @@ class Redactor:
         Counter({'ssn': 2})
     """
 
-    def __init__(
-        self, scanner: FindsSecrets | None = None, how: How = "mask", *, key: bytes | None = None
-    ) -> None:
+    def __init__(self, scanner: FindsSecrets | None = None, how: How = "mask", *, key: bytes | None = None) -> None:
         self.scanner: FindsSecrets = Scanner() if scanner is None else scanner
-        if not callable(getattr(self.scanner, "find", None)):
+        if isinstance(scanner, str) or not callable(getattr(self.scanner, "find", None)):
             raise refusal("scanner", scanner, "a Scanner, or an object with a method find(text)", with_type=True)
         if key is not None and (not isinstance(key, bytes) or not key):
-            raise refusal("key", "what was given", "bytes", "For example secrets.token_bytes(32), kept in a safe place.")
+            raise refusal(
+                "key", "what was given", "bytes", "For example secrets.token_bytes(32), kept in a safe place."
+            )
         self.how: How = choice("how", how, get_args(How))
         self.counts: Counter[str] = Counter()
         self._pseudonyms = Pseudonyms(key, region=getattr(self.scanner, "region", "US")) if how == "pseudonym" else None
@@ -220,5 +220,3 @@ def redact(
     if not isinstance(text, Sequence):
         raise refusal("text", text, "a text or a list of texts", with_type=True)
     return [redactor(part) for part in text]
-
-

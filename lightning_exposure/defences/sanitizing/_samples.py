@@ -92,7 +92,9 @@ def samples_of(
     if text_of is not None:
         items = [text_of(item) for item in items]
     are_texts = all(isinstance(item, str) for item in items)
-    symbols = [letters_and_digits(item) if are_texts else _symbols_of(item, n, tokenizer) for n, item in enumerate(items)]
+    symbols = [
+        letters_and_digits(item) if are_texts else _symbols_of(item, n, tokenizer) for n, item in enumerate(items)
+    ]
     if not are_texts:
         items = [_ids_of(item) for item in items]
     return Samples(items, None, (), symbols, are_texts)
@@ -121,10 +123,11 @@ def _symbols_of(item: Any, number: int, tokenizer: Any) -> Symbols:
 
 def _ids_of(item: Any) -> list[int] | None:
     """A row of token ids: a tensor, an array or a list; or inputs, followed by the last of the targets."""
-    if isinstance(item, tuple) and len(item) == 2 and all(_ids_of(part) is not None for part in item):
+    if isinstance(item, tuple) and len(item) == 2:
         inputs, targets = map(_ids_of, item)
-        assert inputs is not None and targets is not None
-        return [*inputs, *targets[-1:]] if len(inputs) == len(targets) else None
+        if inputs is None or targets is None or len(inputs) != len(targets):
+            return None
+        return [*inputs, *targets[-1:]]
     values = item.tolist() if hasattr(item, "tolist") else item
     if isinstance(values, list) and all(isinstance(token, int) and not isinstance(token, bool) for token in values):
         return values

@@ -96,8 +96,8 @@ def sanitize(
     samples = samples_of(dataset_or_texts, unit, text_of, tokenizer)
     if len(samples) < 2 * folds:
         raise DataError(
-            f"dataset_or_texts has {len(samples)} samples; expected at least {2 * folds}, two for each of folds={folds}. "
-            "Give more, or choose fewer folds."
+            f"dataset_or_texts has {len(samples)} samples; expected at least {2 * folds}, two for each of "
+            f"folds={folds}. Give more, or choose fewer folds."
         )
     largest = _largest(largest_group, len(samples), folds)
     train = _trainer(train, samples)

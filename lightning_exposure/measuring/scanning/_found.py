@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from lightning_exposure.secrets.scanner import Finding
 
 
-
 @dataclass(frozen=True)
 class FoundSecret:
     """A secret, however often and in whatever spelling it occurs in the texts.
