@@ -178,12 +178,12 @@ def _last_break(text: str, begin: int, end: int, found: Sequence[Finding]) -> in
 def redact(text: str, scanner: FindsSecrets | None = ..., how: How = ..., *, key: bytes | None = ...) -> str: ...
 @overload
 def redact(
-    text: Sequence[str], scanner: FindsSecrets | None = ..., how: How = ..., *, key: bytes | None = ...
+    text: list[str] | tuple[str, ...], scanner: FindsSecrets | None = ..., how: How = ..., *, key: bytes | None = ...
 ) -> list[str]: ...
 
 
 def redact(
-    text: str | Sequence[str],
+    text: str | list[str] | tuple[str, ...],
     scanner: FindsSecrets | None = None,
     how: How = "mask",
     *,
@@ -217,6 +217,6 @@ def redact(
     redactor = Redactor(scanner, how, key=key)
     if isinstance(text, str):
         return redactor(text)
-    if not isinstance(text, Sequence):
+    if not isinstance(text, list | tuple):
         raise refusal("text", text, "a text or a list of texts", with_type=True)
     return [redactor(part) for part in text]

@@ -51,7 +51,8 @@ class Samples:
             return list(range(1, len(self) + 1))
         breaks = np.array([match.start() for match in re.finditer("\n", self.text)], dtype=np.int64)
         starts = np.array([start for start, _ in self.places], dtype=np.int64)
-        return (np.searchsorted(breaks, starts) + 1).tolist()
+        numbers: list[int] = (np.searchsorted(breaks, starts) + 1).tolist()
+        return numbers
 
     def without(self, removed: set[int]) -> str | list[Any]:
         """The text without some samples, each with its line break; the other samples, if there is no text."""
