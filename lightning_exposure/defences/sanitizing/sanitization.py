@@ -101,7 +101,7 @@ class Sanitization:
             ArgumentError: It is not between 0 and 1.
         """
         share = self.share if share is None else number("share", share, at_least=0, at_most=1)
-        return self.order[: count_of_share(share, len(self))].tolist()
+        return [int(sample) for sample in self.order[: count_of_share(share, len(self))]]
 
     def clean(self, share: float | None = None) -> str | list[Any]:
         """The text without the samples to remove; without a text, the list of the other samples.

@@ -70,8 +70,8 @@ class TextScorer:
             by_shape.setdefault((len(part), known), []).append((number, part))
         with evaluating(self.model.module):
             for (_, known), rows in sorted(by_shape.items()):
-                numbers, ids = zip(*rows, strict=True)
-                np.add.at(costs, list(numbers), self._costs(np.array(ids, dtype=np.int64), known))
+                tokens = np.array([part for _, part in rows], dtype=np.int64)
+                np.add.at(costs, [number for number, _ in rows], self._costs(tokens, known))
         return costs
 
     def _ids(self, sample: Any) -> list[int]:
