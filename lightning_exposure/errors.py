@@ -66,3 +66,7 @@ class GateError(ExposureError, RuntimeError):
 
 class NoCheckpointError(ExposureError, LookupError):
     """No checkpoint of a run is as it was asked for."""
+
+
+class PseudonymError(DataError):
+    """No pseudonym is left for a secret: more of them than there are numbers that are never issued."""
