@@ -1,0 +1,99 @@
+"""Figures of studies: means with their intervals, in the style of all our figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lightning_exposure.report.figures.style import dress, legend, line_style, new_figure, theme_named
+from lightning_exposure.studies.study import Row, Value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDTH, _HEIGHT = 7.2, 4.0
+
+
+def line_figure(
+    summary: Sequence[Row], x: str, y: str, *, by: str | None = None, title: str, xlabel: str, ylabel: str, log: bool = False
+) -> Figure:
+    """A line for each value of `by`: the means of `y` against `x`, with their intervals.
+
+    Args:
+        summary: Rows with the columns `x`, `y`, `y_low` and `y_high`.
+        x: The column along the bottom.
+        y: The column that is drawn.
+        by: The column that tells the lines apart; None: one line.
+        title: Of the figure.
+        xlabel: Of the bottom axis.
+        ylabel: Of the side axis.
+        log: Whether the bottom axis is logarithmic.
+    """
+    theme = theme_named("light")
+    figure = new_figure(theme, _WIDTH, _HEIGHT)
+    axes = figure.add_subplot()
+    dress(axes, theme, title=title, xlabel=xlabel, ylabel=ylabel)
+    if log:
+        axes.set_xscale("log", base=2)
+    series = list(dict.fromkeys(row.get(by) for row in summary)) if by is not None else [None]
+    for place, value in enumerate(series):
+        rows = [row for row in summary if (by is None or row.get(by) == value) and is_number(row.get(y))]
+        add_line(axes, place, rows, x, y, label="" if by is None else f"{by.replace('_', ' ')} {value}")
+    if by is not None:
+        legend(axes, theme)
+    return figure
+
+
+def add_line(axes: Axes, place: int, rows: Sequence[Row], x: str, y: str, label: str = "") -> None:
+    """One line with its intervals; x that are no numbers are places."""
+    theme = theme_named("light")
+    style = line_style(theme, place)
+    at = [_at(row.get(x), i) for i, row in enumerate(rows)]
+    middle = [to_float(row.get(y)) for row in rows]
+    axes.plot(
+        at, middle, color=style.color, marker=style.mark, linestyle=style.dashes, markersize=4.5, label=label or None
+    )
+    ends = [(to_float(row.get(f"{y}_low"), m), to_float(row.get(f"{y}_high"), m)) for row, m in zip(rows, middle, strict=True)]
+    if any(low != high for low, high in ends):
+        axes.fill_between(at, [low for low, _ in ends], [high for _, high in ends], color=style.color, alpha=0.15, lw=0)
+
+
+def bar_figure(summary: Sequence[Row], names: Sequence[str], y: str, *, title: str, xlabel: str) -> Figure:
+    """A point with its interval for each row, one below the other, labelled with the columns `names`.
+
+    Args:
+        summary: Rows with the columns `y`, `y_low` and `y_high`.
+        names: The columns that name a row.
+        y: The column that is drawn.
+        title: Of the figure.
+        xlabel: What `y` is.
+    """
+    theme = theme_named("light")
+    rows = [row for row in summary if is_number(row.get(y))]
+    figure = new_figure(theme, _WIDTH, 1.2 + 0.32 * max(len(rows), 1))
+    axes = figure.add_subplot()
+    dress(axes, theme, title=title, xlabel=xlabel)
+    style = line_style(theme, 0)
+    for place, row in enumerate(rows):
+        middle = to_float(row.get(y))
+        low, high = to_float(row.get(f"{y}_low"), middle), to_float(row.get(f"{y}_high"), middle)
+        axes.plot([low, high], [place, place], color=style.color, linewidth=2, alpha=0.5)
+        axes.plot([middle], [place], color=style.color, marker=style.mark, linestyle="none")
+    axes.set_yticks(range(len(rows)), [" ".join(str(row.get(name)) for name in names if row.get(name) is not None) for row in rows])
+    axes.invert_yaxis()
+    return figure
+
+
+def is_number(value: Value) -> bool:
+    """Whether something can be drawn."""
+    return isinstance(value, int | float)
+
+
+def to_float(value: Value, otherwise: float = 0.0) -> float:
+    """A number as a float; anything else as another one."""
+    return float(value) if isinstance(value, int | float) else otherwise
+
+
+def _at(value: Value, place: int) -> float:
+    return to_float(value, float(place))
