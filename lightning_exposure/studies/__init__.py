@@ -3,17 +3,22 @@
 `Study` says how to write one.
 """
 
-from importlib import import_module
-from pkgutil import iter_modules
+from __future__ import annotations
 
-from lightning_exposure.studies._directory import Outcome
-from lightning_exposure.studies._engine import StudyProgress, StudyResult, run_study
-from lightning_exposure.studies._tables import over_seeds, read_csv, readable
-from lightning_exposure.studies.equal_loss import at_equal_loss
-from lightning_exposure.studies.figures import bar_figure, line_figure
-from lightning_exposure.studies.runners import RUNNERS, Runner
-from lightning_exposure.studies.study import SCALES, STUDIES, Cell, Column, PaperTable, Row, Scale, Study, product
-from lightning_exposure.studies.training import exposure_row, train_language_model
+from typing import TYPE_CHECKING
+
+from lightning_exposure._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from lightning_exposure.studies._directory import Outcome
+    from lightning_exposure.studies._engine import StudyProgress, StudyResult, run_study
+    from lightning_exposure.studies._tables import over_seeds, readable
+    from lightning_exposure.studies.catalogue import STUDIES
+    from lightning_exposure.studies.equal_loss import at_equal_loss
+    from lightning_exposure.studies.figures import bar_figure, line_figure
+    from lightning_exposure.studies.runners import RUNNERS
+    from lightning_exposure.studies.study import SCALES, Cell, Column, PaperTable, Row, Scale, Study, product
+    from lightning_exposure.studies.training import exposure_row, train_language_model
 
 __all__ = [
     "RUNNERS",
@@ -24,7 +29,6 @@ __all__ = [
     "Outcome",
     "PaperTable",
     "Row",
-    "Runner",
     "Scale",
     "Study",
     "StudyProgress",
@@ -35,14 +39,22 @@ __all__ = [
     "line_figure",
     "over_seeds",
     "product",
-    "read_csv",
     "readable",
     "run_study",
     "train_language_model",
 ]
 
-# Every file of these folders registers a study.
-for _folder in ("memorization", "attacks", "defences"):
-    _package = import_module(f"{__name__}.{_folder}")
-    for _module in iter_modules(_package.__path__, f"{_package.__name__}."):
-        import_module(_module.name)
+_HOMES = {
+    "_directory": ("Outcome",),
+    "_engine": ("StudyProgress", "StudyResult", "run_study"),
+    "_tables": ("over_seeds", "readable"),
+    "catalogue": ("STUDIES",),
+    "equal_loss": ("at_equal_loss",),
+    "figures": ("bar_figure", "line_figure"),
+    "runners": ("RUNNERS",),
+    "study": ("SCALES", "Cell", "Column", "PaperTable", "Row", "Scale", "Study", "product"),
+    "training": ("exposure_row", "train_language_model"),
+}
+
+# A worker loads what its own study needs, and not what all of them need.
+__getattr__ = lazy_names(__name__, {name: home for home, names in _HOMES.items() for name in names})

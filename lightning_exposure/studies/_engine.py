@@ -14,8 +14,9 @@ from lightning_exposure.report.figures.style import MissingExtraError, save
 from lightning_exposure.studies._directory import Outcome, StudyDirectory, manifest
 from lightning_exposure.studies._tables import findings_of, summary_rows, table_rows, to_csv
 from lightning_exposure.studies._work import Origin
+from lightning_exposure.studies.catalogue import STUDIES
 from lightning_exposure.studies.runners import RUNNERS
-from lightning_exposure.studies.study import ERROR, STUDIES, Cell, Row, Study
+from lightning_exposure.studies.study import ERROR, Cell, Row, Study
 
 TABLE = "table.csv"
 SUMMARY = "summary.csv"
@@ -90,7 +91,8 @@ def run_study(
         **settings: Of the runner.
 
     Raises:
-        ArgumentError: An argument is wrong, the directory was begun with other settings, or another process works in it.
+        ArgumentError: An argument is wrong, the directory was begun with other settings, or another process is at
+            work in it.
     """
     study = STUDIES.get(name, argument="NAME")
     run = RUNNERS.get(runner, argument="--runner")

@@ -64,7 +64,9 @@ def read_csv(path: Path) -> list[dict[str, Value]]:
         return [{name: cell_value(text) for name, text in row.items()} for row in csv.DictReader(file)]
 
 
-def table_rows(study: Study, cells: Sequence[Cell], results: Mapping[str, tuple[Sequence[Row], str | None]]) -> list[Row]:
+def table_rows(
+    study: Study, cells: Sequence[Cell], results: Mapping[str, tuple[Sequence[Row], str | None]]
+) -> list[Row]:
     """Every row of every cell in the order of the grid; of a cell that failed, one that says why."""
     rows: list[Row] = []
     for cell in cells:

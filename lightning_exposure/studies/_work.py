@@ -21,7 +21,7 @@ from lightning_exposure.errors import ExposureError, ModelError
 from lightning_exposure.studies._directory import Outcome
 from lightning_exposure.studies.study import STUDIES, Cell, Row, Study
 
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 """For the environment of a process whose sums must come out the same on every machine."""
 
 _LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")
@@ -89,11 +89,12 @@ def _reason(error: Exception) -> str:
 @contextmanager
 def _alone() -> Iterator[None]:
     """One thread, and no hints of the libraries below, which would come once for every cell."""
-    import torch
-
+    # Where it is not loaded yet, it will find one thread in the environment of the process.
+    torch = sys.modules.get("torch")
     loggers = [logging.getLogger(name) for name in _LOGGERS]
-    levels, threads = [logger.level for logger in loggers], torch.get_num_threads()
-    torch.set_num_threads(1)
+    levels, threads = [logger.level for logger in loggers], 1 if torch is None else torch.get_num_threads()
+    if torch is not None:
+        torch.set_num_threads(1)
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
@@ -101,7 +102,8 @@ def _alone() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        torch.set_num_threads(threads)
+        if torch is not None:
+            torch.set_num_threads(threads)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
@@ -113,7 +115,9 @@ def _checked(study: Study, returned: Row | Sequence[Row]) -> tuple[Row, ...]:
     for row in rows:
         if set(row) != set(expected):
             names, columns = sorted(row), f"the columns {', '.join(map(repr, expected))}"
-            raise refusal("row", names, columns, "Make `keys` and `results` of the study say the same.", error=CellError)
+            raise refusal(
+                "row", names, columns, "Make `keys` and `results` of the study say the same.", error=CellError
+            )
         for name, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
                 remedy = "The training may have diverged: try a smaller learning rate."

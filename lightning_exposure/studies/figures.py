@@ -16,7 +16,15 @@ _WIDTH, _HEIGHT = 7.2, 4.0
 
 
 def line_figure(
-    summary: Sequence[Row], x: str, y: str, *, by: str | None = None, title: str, xlabel: str, ylabel: str, log: bool = False
+    summary: Sequence[Row],
+    x: str,
+    y: str,
+    *,
+    by: str | None = None,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    log: bool = False,
 ) -> Figure:
     """A line for each value of `by`: the means of `y` against `x`, with their intervals.
 
@@ -54,7 +62,10 @@ def add_line(axes: Axes, place: int, rows: Sequence[Row], x: str, y: str, label:
     axes.plot(
         at, middle, color=style.color, marker=style.mark, linestyle=style.dashes, markersize=4.5, label=label or None
     )
-    ends = [(to_float(row.get(f"{y}_low"), m), to_float(row.get(f"{y}_high"), m)) for row, m in zip(rows, middle, strict=True)]
+    ends = [
+        (to_float(row.get(f"{y}_low"), m), to_float(row.get(f"{y}_high"), m))
+        for row, m in zip(rows, middle, strict=True)
+    ]
     if any(low != high for low, high in ends):
         axes.fill_between(at, [low for low, _ in ends], [high for _, high in ends], color=style.color, alpha=0.15, lw=0)
 
@@ -80,7 +91,9 @@ def bar_figure(summary: Sequence[Row], names: Sequence[str], y: str, *, title: s
         low, high = to_float(row.get(f"{y}_low"), middle), to_float(row.get(f"{y}_high"), middle)
         axes.plot([low, high], [place, place], color=style.color, linewidth=2, alpha=0.5)
         axes.plot([middle], [place], color=style.color, marker=style.mark, linestyle="none")
-    axes.set_yticks(range(len(rows)), [" ".join(str(row.get(name)) for name in names if row.get(name) is not None) for row in rows])
+    axes.set_yticks(
+        range(len(rows)), [" ".join(str(row.get(name)) for name in names if row.get(name) is not None) for row in rows]
+    )
     axes.invert_yaxis()
     return figure
 

@@ -11,7 +11,8 @@ from lightning_exposure.errors import MissingFileError
 from lightning_exposure.studies._directory import MANIFEST
 from lightning_exposure.studies._engine import FIGURE, SUMMARY, TABLE
 from lightning_exposure.studies._tables import findings_of, read_csv, readable, summary_rows
-from lightning_exposure.studies.study import STUDIES, Study
+from lightning_exposure.studies.catalogue import STUDIES
+from lightning_exposure.studies.study import Study
 
 BEGIN = "<!-- begin: written by `lightning-exposure study page` -->"
 END = "<!-- end -->"
@@ -31,7 +32,9 @@ def write_page(name: str, results: Path, docs: Path) -> Path:
         MissingFileError: The study has not been run to its end there.
     """
     if not (results / TABLE).exists():
-        raise MissingFileError(f"--out is {str(results)!r}, which has no {TABLE}; expected a study that is done. Run it.")
+        raise MissingFileError(
+            f"--out is {str(results)!r}, which has no {TABLE}; expected a study that is done. Run it."
+        )
     kept = docs / name
     kept.mkdir(parents=True, exist_ok=True)
     for file in (TABLE, SUMMARY, FIGURE, MANIFEST):
@@ -46,7 +49,8 @@ def write_page(name: str, results: Path, docs: Path) -> Path:
 
 
 def _new_page(study: Study) -> str:
-    return f"# {study.title}\n\n{study.source}. The paper: {study.claim}\n\n{BEGIN}\n{END}\n\n## What agrees, and what does not\n"
+    claim = f"{study.source}. The paper: {study.claim}"
+    return f"# {study.title}\n\n{claim}\n\n{BEGIN}\n{END}\n\n## What agrees, and what does not\n"
 
 
 def results_section(name: str, kept: Path) -> str:
@@ -57,9 +61,8 @@ def results_section(name: str, kept: Path) -> str:
     seeds = len({row["seed"] for row in rows})
     parts = [
         f"```bash\n{_command(name, content, seeds)}\n```\n",
-        f"{_text(content)}; {seeds} seed{'s' if seeds != 1 else ''} for each settings. Means over the seeds with Student's 95% "
-        "intervals, shares with Clopper-Pearson's. All trainings: "
-        f"[{TABLE}]({name}/{TABLE}).\n",
+        f"{_text(content)}; {seeds} seed{'s' if seeds != 1 else ''} for each settings. Means over the seeds with "
+        f"Student's 95% intervals, shares with Clopper-Pearson's. All trainings: [{TABLE}]({name}/{TABLE}).\n",
         markdown_table(columns, cells),
     ]
     if (kept / FIGURE).exists():

@@ -20,8 +20,9 @@ that registers itself::
         )
     )
 
-Everything else (processes, files, resuming, seeds, averages, intervals, pages) is the engine's. `training.py` trains and
-measures a language model in one call, `figures.py` has lines with intervals, `equal_loss.py` compares at equal loss.
+Everything else (processes, files, resuming, seeds, averages, intervals, pages) is the engine's. `training.py` trains
+and measures a language model in one call, `figures.py` draws means with intervals, `equal_loss.py` picks checkpoints of
+equal loss.
 """
 
 from __future__ import annotations
@@ -220,9 +221,7 @@ class Study:
         """
         chosen = self.scale(scale)
         count = whole_number("--seeds", chosen.seeds if seeds is None else seeds, at_least=1)
-        cells = [
-            Cell(name, {**chosen.settings, **place}, seed, text) for place in chosen.grid for seed in range(count)
-        ]
+        cells = [Cell(name, {**chosen.settings, **place}, seed, text) for place in chosen.grid for seed in range(count)]
         for cell in cells:
             _refuse_many_processes(cell.settings, "")
         return cells

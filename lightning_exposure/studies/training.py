@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -39,8 +39,8 @@ EXPOSURE = (
     Column("skewnormal_bits"),
     Column("method", "leave out"),
 )
-"""What `exposure_row` fills: the exposure, exactly where it can be counted; whether the secret is the likeliest of all, and
-by how many bits then; and what the paper's method would have said."""
+"""What `exposure_row` fills: the exposure, exactly where it can be counted; whether the secret is the likeliest of all,
+and by how many bits then; and what the paper's method would have said."""
 
 
 @dataclass
@@ -85,12 +85,11 @@ class _Watch(pl.Callback):
 
     trained: TrainedModel
     after_epoch: AfterEpoch | None = None
-    epochs: list[int] = field(default_factory=list)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         metrics = trainer.callback_metrics
         self.trained.epoch = trainer.current_epoch + 1
-        self.trained.train_loss = float(metrics["train_loss_epoch"] if "train_loss_epoch" in metrics else 0.0)
+        self.trained.train_loss = float(metrics["train_loss_epoch"])
         self.trained.test_loss = float(metrics["val_loss"])
         if self.after_epoch is not None:
             self.after_epoch(self.trained)

@@ -28,7 +28,7 @@ def make_parser() -> Parser:
         "Train the models of one of the papers' tables or figures, in small or as the paper did, and put the numbers "
         "beside the paper's. 'list' names the studies, 'show NAME' says what one trains and what it costs, 'page NAME' "
         "renews a page of the documentation from its results.",
-        epilog=f"For example: {PROGRAM} study capacity --scale tiny --out /tmp/capacity. The same command again goes on "
+        epilog=f"For example: {PROGRAM} study capacity --scale tiny --out capacity. The same command again goes on "
         "where it stopped: rows are on disk as soon as they are known. Leaves table.csv (a row for each training), "
         "summary.csv (means over the seeds, with 95%% intervals) and figure.png.",
     )
@@ -146,7 +146,9 @@ def _watched(study: Study) -> Iterator[Callable[[StudyProgress], None]]:
                 where = ", ".join(f"{name}={now.cell.settings.get(name)}" for name in study.factors)
                 what = now.outcome.error or f"{now.outcome.seconds:.1f} s"
                 line = f"[{now.done}/{now.total}] {where}{', ' if where else ''}seed={now.cell.seed}: {what}"
-                bar.console.print(line if console.is_terminal else line + left, markup=False, highlight=False, soft_wrap=True)
+                bar.console.print(
+                    line if console.is_terminal else line + left, markup=False, highlight=False, soft_wrap=True
+                )
 
         yield progress
 

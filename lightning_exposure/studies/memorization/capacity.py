@@ -37,7 +37,7 @@ STUDIES.register("capacity")(
     Study(
         title="Exposure by batch size and number of units",
         source="Carlini et al., Table 2",
-        claim="The more units, and the larger the batches, the more exposed is the secret, at equal epochs and similar loss.",
+        claim="The more units, and the larger the batches, the more exposed is the secret, at equal epochs.",
         scales={
             "tiny": Scale(
                 {

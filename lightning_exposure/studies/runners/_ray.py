@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import tempfile
@@ -51,7 +52,7 @@ def run_on_ray(
         **(here if ray_address is None else {"address": ray_address}),
         runtime_env={"env_vars": {**ONE_THREAD, **_ENVIRONMENT}},
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
     )
     try:
         yield from _outcomes(origin, cells, max(workers, 1))
@@ -81,7 +82,7 @@ def _outcomes(origin: Origin, cells: Sequence[Cell], workers: int) -> Iterator[O
 def _fit(origin: Origin, cells: Sequence[Cell], workers: int, arrived: queue.Queue[Any]) -> None:
     from ray import tune
 
-    class HandOver(tune.Callback):  # type: ignore[misc]
+    class HandOver(tune.Callback):
         """Passes on what trials report, and why those failed that could not."""
 
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **_: Any) -> None:
