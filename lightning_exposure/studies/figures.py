@@ -110,3 +110,59 @@ def to_float(value: Value, otherwise: float = 0.0) -> float:
 
 def _at(value: Value, place: int) -> float:
     return to_float(value, float(place))
+
+
+def curves_figure(
+    summary: Sequence[Row], x: str, panels: Sequence[tuple[str, Sequence[str]]], *, title: str, xlabel: str
+) -> Figure:
+    """Panels one above the other that share the bottom axis.
+
+    Args:
+        summary: Rows with the columns `x` and those of the panels, with their intervals.
+        x: The column along the bottom.
+        panels: For each panel what its side axis says, and the columns that are drawn in it.
+        title: Of the figure.
+        xlabel: Of the bottom axis.
+    """
+    theme = theme_named("light")
+    figure = new_figure(theme, _WIDTH, 1.0 + 2.3 * len(panels))
+    for place, (ylabel, names) in enumerate(panels):
+        axes = figure.add_subplot(len(panels), 1, place + 1)
+        last = place == len(panels) - 1
+        dress(axes, theme, title="" if place else title, xlabel=xlabel if last else "", ylabel=ylabel)
+        for line, name in enumerate(names):
+            rows = [row for row in summary if is_number(row.get(name))]
+            add_line(axes, line, rows, x, name, label=name.replace("_", " "))
+        legend(axes, theme)
+    return figure
+
+
+def step_figure(
+    rows: Sequence[Row], x: str, *, by: str, title: str, xlabel: str, ylabel: str, chance: bool = False
+) -> Figure:
+    """The share of trainings with at least so much, a line for each value of `by`.
+
+    Args:
+        rows: Of the table.
+        x: The column whose distribution is drawn.
+        by: The column that tells the lines apart.
+        title: Of the figure.
+        xlabel: What `x` is.
+        ylabel: Of the side axis.
+        chance: Draw what exposures of secrets look like that were never seen, too: b bits with probability 2^-b.
+    """
+    theme = theme_named("light")
+    figure = new_figure(theme, _WIDTH, _HEIGHT)
+    axes = figure.add_subplot()
+    dress(axes, theme, title=title, xlabel=xlabel, ylabel=ylabel)
+    for place, value in enumerate(dict.fromkeys(row.get(by) for row in rows)):
+        found = sorted(to_float(row.get(x)) for row in rows if row.get(by) == value)
+        style = line_style(theme, place)
+        shares = [1 - i / len(found) for i in range(len(found))]
+        axes.step(found, shares, where="post", color=style.color, label=f"{by} {value}", linestyle=style.dashes)
+    if chance:
+        end = max(to_float(row.get(x)) for row in rows)
+        at = [end * i / 100 for i in range(101)]
+        axes.plot(at, [2.0**-bits for bits in at], color=theme.muted, linewidth=1, label="chance")
+    legend(axes, theme)
+    return figure
