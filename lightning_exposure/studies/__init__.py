@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from lightning_exposure._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from lightning_exposure.studies._directory import Outcome
+    from lightning_exposure.studies._directory import CellOutcome
     from lightning_exposure.studies._engine import StudyProgress, StudyResult, run_study
     from lightning_exposure.studies._tables import over_seeds, readable
     from lightning_exposure.studies.catalogue import STUDIES
@@ -25,8 +25,8 @@ __all__ = [
     "SCALES",
     "STUDIES",
     "Cell",
+    "CellOutcome",
     "Column",
-    "Outcome",
     "PaperTable",
     "Row",
     "Scale",
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_directory": ("Outcome",),
+    "_directory": ("CellOutcome",),
     "_engine": ("StudyProgress", "StudyResult", "run_study"),
     "_tables": ("over_seeds", "readable"),
     "catalogue": ("STUDIES",),

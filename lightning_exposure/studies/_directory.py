@@ -27,7 +27,7 @@ _ELSEWHERE = "Give another --out, or repeat the command that it was begun with."
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     """What became of a cell.
 
     Attributes:
@@ -65,7 +65,7 @@ class StudyDirectory:
     """
 
     path: Path
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    outcomes: dict[str, CellOutcome] = field(default_factory=dict)
 
     @classmethod
     @contextmanager
@@ -92,7 +92,7 @@ class StudyDirectory:
         finally:
             lock.release()
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: CellOutcome) -> None:
         """Write what became of a cell; when this returns it is on the disk."""
         line = {"cell": outcome.key, "seconds": round(outcome.seconds, 3)}
         line |= {"rows": list(outcome.rows)} if outcome.error is None else {"error": outcome.error}
@@ -134,11 +134,11 @@ def _parsed(line: str, path: Path, number: int) -> Any:
         raise Field(f"{path}, line {number}", line).refused("a row in JSON", f"Remove it ({error}).") from error
 
 
-def _outcome(line: Field) -> Outcome:
+def _outcome(line: Field) -> CellOutcome:
     key, seconds = line["cell"].as_(str), line["seconds"].number(finite=True)
     if "error" in line:
-        return Outcome(key, error=line["error"].as_(str), seconds=seconds)
-    return Outcome(key, tuple(row.as_(dict) for row in line["rows"].items()), seconds=seconds)
+        return CellOutcome(key, error=line["error"].as_(str), seconds=seconds)
+    return CellOutcome(key, tuple(row.as_(dict) for row in line["rows"].items()), seconds=seconds)
 
 
 def _same(found: Field, expected: Mapping[str, Any]) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from lightning_exposure._checks import whole_number
 from lightning_exposure._files import write_whole
 from lightning_exposure.report.figures.style import MissingExtraError, save
-from lightning_exposure.studies._directory import Outcome, StudyDirectory, manifest
+from lightning_exposure.studies._directory import CellOutcome, StudyDirectory, manifest
 from lightning_exposure.studies._tables import findings_of, summary_rows, table_rows, to_csv
-from lightning_exposure.studies._work import Origin
+from lightning_exposure.studies._work import StudyOrigin
 from lightning_exposure.studies.catalogue import STUDIES
 from lightning_exposure.studies.runners import RUNNERS
 from lightning_exposure.studies.study import ERROR, Cell, Row, Study
@@ -39,7 +39,7 @@ class StudyProgress:
     total: int
     seconds_left: float | None = None
     cell: Cell | None = None
-    outcome: Outcome | None = None
+    outcome: CellOutcome | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def run_study(
         told = _Told(progress, len(cells), len(open_cells))
         by_key = {cell.key: cell for cell in open_cells}
         if open_cells:
-            for outcome in run(Origin.of(name), open_cells, workers, **settings):
+            for outcome in run(StudyOrigin.of(name), open_cells, workers, **settings):
                 kept.add(outcome)
                 told.after(by_key[outcome.key], outcome)
         return _conclude(study, cells, kept)
@@ -119,7 +119,7 @@ class _Told:
         if progress is not None:
             progress(StudyProgress(total - open_cells, total))
 
-    def after(self, cell: Cell, outcome: Outcome) -> None:
+    def after(self, cell: Cell, outcome: CellOutcome) -> None:
         self._done += 1
         left = (time.monotonic() - self._began) / self._done * (self._open - self._done)
         if self._progress is not None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from lightning_exposure._checks import refusal
 from lightning_exposure._files import plain
 from lightning_exposure.errors import ExposureError, ModelError
-from lightning_exposure.studies._directory import Outcome
+from lightning_exposure.studies._directory import CellOutcome
 from lightning_exposure.studies.study import STUDIES, Cell, Row, Study
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -32,7 +32,7 @@ class CellError(ModelError):
 
 
 @dataclass(frozen=True)
-class Origin:
+class StudyOrigin:
     """Where another process finds a study.
 
     Args:
@@ -46,7 +46,7 @@ class Origin:
     file: str | None
 
     @classmethod
-    def of(cls, name: str) -> Origin:
+    def of(cls, name: str) -> StudyOrigin:
         """Of a study that is registered here."""
         module = STUDIES.get(name).train.__module__
         return cls(name, module, getattr(sys.modules.get(module), "__file__", None))
@@ -71,15 +71,15 @@ def _import_file(name: str, path: Path) -> None:
     spec.loader.exec_module(module)
 
 
-def work(study: Study, cell: Cell) -> Outcome:
+def work(study: Study, cell: Cell) -> CellOutcome:
     """Train a cell; whatever goes wrong is what its row says."""
     began = time.perf_counter()
     try:
         with _alone():
             rows = _checked(study, study.train(cell))
     except Exception as error:  # a study's own code fails in its own ways, and the others go on
-        return Outcome(cell.key, error=_reason(error), seconds=time.perf_counter() - began)
-    return Outcome(cell.key, rows, seconds=time.perf_counter() - began)
+        return CellOutcome(cell.key, error=_reason(error), seconds=time.perf_counter() - began)
+    return CellOutcome(cell.key, rows, seconds=time.perf_counter() - began)
 
 
 def _reason(error: Exception) -> str:

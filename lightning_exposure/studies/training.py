@@ -44,7 +44,7 @@ and by how many bits then; and what the paper's method would have said."""
 
 
 @dataclass
-class TrainedModel:
+class StudyModel:
     """A model after its training, or after one of its epochs.
 
     Attributes:
@@ -76,14 +76,14 @@ class TrainedModel:
         return SecretTree(self.model, format, self.tokenizer)
 
 
-AfterEpoch = Callable[[TrainedModel], None]
+AfterEpoch = Callable[[StudyModel], None]
 
 
 @dataclass
 class _Watch(pl.Callback):
     """Hands over the model after every epoch."""
 
-    trained: TrainedModel
+    trained: StudyModel
     after_epoch: AfterEpoch | None = None
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -103,7 +103,7 @@ def train_language_model(
     data: Mapping[str, Any] | None = None,
     after_epoch: AfterEpoch | None = None,
     **trainer: Any,
-) -> TrainedModel:
+) -> StudyModel:
     """Train one model as the settings of a cell say.
 
     The settings have `epochs`, `model` (arguments of `LanguageModel`) and `data` (of `TextDataModule`); weights and
@@ -123,7 +123,7 @@ def train_language_model(
     text.setup()
     torch.manual_seed(cell.random_seed)
     made = LanguageModel(vocab_size=text.tokenizer.vocab_size, **{**settings.get("model", {}), **(model or {})})
-    watch = _Watch(TrainedModel(made, text), after_epoch)
+    watch = _Watch(StudyModel(made, text), after_epoch)
     callbacks = [watch, *trainer.pop("callbacks", [])]
     given = {**TRAINER, **settings.get("trainer", {}), "max_epochs": settings.get("epochs"), **trainer}
     pl.Trainer(callbacks=callbacks, **given).fit(made, text)
@@ -138,7 +138,7 @@ def draw_secrets(cell: Cell, *patterns: str, repetitions: int | None = None) -> 
     return CanarySet.draw(formats, repetitions=[copies], seed=cell.secret_seed)
 
 
-def measure_secret(trained: TrainedModel, format: SecretFormat, secret: str, cell: Cell) -> ExposureEstimate:
+def measure_secret(trained: StudyModel, format: SecretFormat, secret: str, cell: Cell) -> ExposureEstimate:
     """The exposure of a secret, counted exactly if the settings' `budget` of expansions allows."""
     budget = cell.settings.get("budget", 200_000)
     (estimate,) = measure_exposure(trained.tree(format), [secret], budget=budget, seed=cell.random_seed)
@@ -158,7 +158,7 @@ def skew_normal_bits(tree: SecretTree, secret: str, cell: Cell) -> float | None:
     return estimate.bits
 
 
-def exposure_row(trained: TrainedModel, format: SecretFormat, secret: str, cell: Cell) -> dict[str, Value]:
+def exposure_row(trained: StudyModel, format: SecretFormat, secret: str, cell: Cell) -> dict[str, Value]:
     """The columns `EXPOSURE`."""
     estimate = measure_secret(trained, format, secret, cell)
     return {

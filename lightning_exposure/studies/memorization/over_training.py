@@ -14,7 +14,7 @@ from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, 
 from lightning_exposure.studies.training import (
     EXPOSURE,
     LOSSES,
-    TrainedModel,
+    StudyModel,
     draw_secrets,
     exposure_row,
     train_language_model,
@@ -36,7 +36,7 @@ def train(cell: Cell) -> list[Row]:
     known = canary.text[: len(canary.text) - blanks + blanks // 2]
     rows: list[Row] = []
 
-    def measure(trained: TrainedModel) -> None:
+    def measure(trained: StudyModel) -> None:
         if trained.epoch > 1 and trained.epoch % cell.settings["every"]:
             return
         tree = trained.tree(canary.format)
@@ -67,8 +67,8 @@ def findings(rows: Sequence[Row]) -> list[str]:
     lowest = [int(to_float(min(curve, key=lambda row: to_float(row["test_loss"]))["epoch"])) for curve in curves]
     return [
         f"Exposure of {ONSET} bits (chance: 1 in {2**ONSET:,}) is first seen after epoch {_told(onset)}; the second "
-        f"half given the first is the likeliest after epoch {_told(half)}, the whole number after epoch {_told(whole)}; the "
-        f"test loss is smallest after epoch {_told(lowest)}.",
+        f"half given the first is the likeliest after epoch {_told(half)}, the whole number after epoch "
+        f"{_told(whole)}; the test loss is smallest after epoch {_told(lowest)}.",
         *_decline(curves),
     ]
 
@@ -119,7 +119,7 @@ STUDIES.register("over-training")(
     Study(
         title="Exposure and losses while a model overfits",
         source="Carlini et al., Figure 4",
-        claim="Memorization begins before overfitting, is complete where the test loss is smallest, and declines later.",
+        claim="Memorization begins before overfitting, is complete at the smallest test loss, and declines later.",
         scales={
             "tiny": Scale(
                 {

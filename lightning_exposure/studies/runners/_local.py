@@ -14,14 +14,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from lightning_exposure.studies._directory import Outcome
-from lightning_exposure.studies._work import Origin, one_thread_environment, work
+from lightning_exposure.studies._directory import CellOutcome
+from lightning_exposure.studies._work import StudyOrigin, one_thread_environment, work
 from lightning_exposure.studies.runners._registered import RUNNERS
 from lightning_exposure.studies.study import Cell
 
 
 @RUNNERS.register("local")
-def run_locally(origin: Origin, cells: Sequence[Cell], workers: int, **settings: Any) -> Iterator[Outcome]:
+def run_locally(origin: StudyOrigin, cells: Sequence[Cell], workers: int, **settings: Any) -> Iterator[CellOutcome]:
     """Train in processes that are started afresh; with `workers=0` in this very process, one after the other."""
     if workers == 0:
         study = origin.find()
@@ -52,11 +52,11 @@ class _Worker:
 
     process: SpawnProcess
     connection: Connection
-    origin: Origin
+    origin: StudyOrigin
     cell: Cell
 
     @classmethod
-    def start(cls, origin: Origin, cell: Cell) -> _Worker:
+    def start(cls, origin: StudyOrigin, cell: Cell) -> _Worker:
         # A fresh interpreter: a fork would share the locks of threads that it does not have.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
@@ -81,13 +81,13 @@ class _Worker:
         with suppress(OSError):  # it has ended: `outcome` will say so
             self.connection.send(replace(self.cell, text=""))  # the text is there already
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> CellOutcome:
         try:
-            outcome: Outcome = self.connection.recv()
+            outcome: CellOutcome = self.connection.recv()
             return outcome
         except (EOFError, OSError):
             self.process.join()
-            return Outcome(self.cell.key, error=f"WorkerError: its process {_end(self.process.exitcode)}")
+            return CellOutcome(self.cell.key, error=f"WorkerError: its process {_end(self.process.exitcode)}")
 
     def stop(self) -> None:
         # Lightning turns a polite request into an exception that the cell would report as its own.
@@ -103,7 +103,7 @@ def _end(code: int | None) -> str:
     return f"ended with exit code {code} before the cell was done"
 
 
-def _serve(connection: Connection, origin: Origin, text: str) -> None:
+def _serve(connection: Connection, origin: StudyOrigin, text: str) -> None:
     """What a worker does: cell after cell, until nobody asks any more."""
     threading.Thread(target=_die_with_parent, daemon=True).start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from lightning_exposure.studies._directory import Outcome
-from lightning_exposure.studies._work import ONE_THREAD, MissingRunnerError, Origin, work
+from lightning_exposure.studies._directory import CellOutcome
+from lightning_exposure.studies._work import ONE_THREAD, MissingRunnerError, StudyOrigin, work
 from lightning_exposure.studies.runners._registered import RUNNERS
 from lightning_exposure.studies.study import Cell
 
@@ -24,8 +24,8 @@ _REPORT = "outcome"
 
 @RUNNERS.register("ray")
 def run_on_ray(
-    origin: Origin, cells: Sequence[Cell], workers: int, *, ray_address: str | None = None, **settings: Any
-) -> Iterator[Outcome]:
+    origin: StudyOrigin, cells: Sequence[Cell], workers: int, *, ray_address: str | None = None, **settings: Any
+) -> Iterator[CellOutcome]:
     """Train every cell as a function trial in a process of its own; rows come back in what the trials report.
 
     Args:
@@ -60,9 +60,9 @@ def run_on_ray(
         ray.shutdown()
 
 
-def _outcomes(origin: Origin, cells: Sequence[Cell], workers: int) -> Iterator[Outcome]:
+def _outcomes(origin: StudyOrigin, cells: Sequence[Cell], workers: int) -> Iterator[CellOutcome]:
     """Tune runs until all is done, so it runs in a thread; its callback hands over what comes, one by one."""
-    arrived: queue.Queue[Outcome | BaseException | None] = queue.Queue()
+    arrived: queue.Queue[CellOutcome | BaseException | None] = queue.Queue()
 
     def tune_all() -> None:
         try:
@@ -79,7 +79,7 @@ def _outcomes(origin: Origin, cells: Sequence[Cell], workers: int) -> Iterator[O
         yield outcome
 
 
-def _fit(origin: Origin, cells: Sequence[Cell], workers: int, arrived: queue.Queue[Any]) -> None:
+def _fit(origin: StudyOrigin, cells: Sequence[Cell], workers: int, arrived: queue.Queue[Any]) -> None:
     from ray import tune
 
     class HandOver(tune.Callback):
@@ -88,11 +88,11 @@ def _fit(origin: Origin, cells: Sequence[Cell], workers: int, arrived: queue.Que
         def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **_: Any) -> None:
             if _REPORT in result:  # the last result is repeated, without it, when the trial is complete
                 content = json.loads(result[_REPORT])
-                arrived.put(Outcome(**{**content, "rows": tuple(content["rows"])}))
+                arrived.put(CellOutcome(**{**content, "rows": tuple(content["rows"])}))
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **_: Any) -> None:
             reason = " ".join(str(trial.get_error()).split())
-            arrived.put(Outcome(cells[trial.config["place"]].key, error=f"WorkerError: {reason[-300:]}"))
+            arrived.put(CellOutcome(cells[trial.config["place"]].key, error=f"WorkerError: {reason[-300:]}"))
 
     def trial(config: dict[str, Any], cells: Sequence[Cell], text: str) -> None:
         outcome = work(origin.find(), replace(cells[config["place"]], text=text))

@@ -6,15 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from lightning_exposure._registry import Registry
-from lightning_exposure.studies._directory import Outcome
-from lightning_exposure.studies._work import Origin
+from lightning_exposure.studies._directory import CellOutcome
+from lightning_exposure.studies._work import StudyOrigin
 from lightning_exposure.studies.study import Cell
 
 
 class Runner(Protocol):
     """Trains cells, several at a time, and hands over what became of each as soon as it is known."""
 
-    def __call__(self, origin: Origin, cells: Sequence[Cell], workers: int, **settings: Any) -> Iterator[Outcome]:
+    def __call__(
+        self, origin: StudyOrigin, cells: Sequence[Cell], workers: int, **settings: Any
+    ) -> Iterator[CellOutcome]:
         """Train.
 
         Args:
