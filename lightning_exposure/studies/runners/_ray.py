@@ -60,9 +60,16 @@ def run_on_ray(
         ray.shutdown()
 
 
+class _Arrivals(queue.Queue[Any]):
+    """What came back. Tune keeps copies of its callbacks on disk, which is no place for what they hand over."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Arrivals, ()
+
+
 def _outcomes(origin: StudyOrigin, cells: Sequence[Cell], workers: int) -> Iterator[CellOutcome]:
     """Tune runs until all is done, so it runs in a thread; its callback hands over what comes, one by one."""
-    arrived: queue.Queue[CellOutcome | BaseException | None] = queue.Queue()
+    arrived = _Arrivals()
 
     def tune_all() -> None:
         try:
@@ -79,7 +86,7 @@ def _outcomes(origin: StudyOrigin, cells: Sequence[Cell], workers: int) -> Itera
         yield outcome
 
 
-def _fit(origin: StudyOrigin, cells: Sequence[Cell], workers: int, arrived: queue.Queue[Any]) -> None:
+def _fit(origin: StudyOrigin, cells: Sequence[Cell], workers: int, arrived: _Arrivals) -> None:
     from ray import tune
 
     class HandOver(tune.Callback):
