@@ -72,7 +72,7 @@ def run_study(
     text: str,
     runner: str = "local",
     workers: int = 1,
-    progress: Callable[[StudyProgress], None] | None = None,
+    watch: Callable[[StudyProgress], None] | None = None,
     **settings: Any,
 ) -> StudyResult:
     """Run a study, or go on with it: cells whose rows are in the directory are not trained again.
@@ -87,7 +87,7 @@ def run_study(
         text: What is trained on.
         runner: "local" or "ray".
         workers: How many cells at a time; 0 with the runner "local": in this process.
-        progress: Told after every cell.
+        watch: Told after every cell.
         **settings: Of the runner.
 
     Raises:
@@ -101,7 +101,7 @@ def run_study(
     content = manifest(name, scale, study.scale(scale).settings, text)
     with StudyDirectory.opened(Path(directory), content) as kept:
         open_cells = [cell for cell in cells if cell.key not in kept.outcomes or kept.outcomes[cell.key].error]
-        told = _Told(progress, len(cells), len(open_cells))
+        told = _Told(watch, len(cells), len(open_cells))
         by_key = {cell.key: cell for cell in open_cells}
         if open_cells:
             for outcome in run(StudyOrigin.of(name), open_cells, workers, **settings):
@@ -113,17 +113,17 @@ def run_study(
 class _Told:
     """Tells somebody how far it is, and how long the rest will take."""
 
-    def __init__(self, progress: Callable[[StudyProgress], None] | None, total: int, open_cells: int) -> None:
-        self._progress, self._total, self._open = progress, total, open_cells
+    def __init__(self, watch: Callable[[StudyProgress], None] | None, total: int, open_cells: int) -> None:
+        self._watch, self._total, self._open = watch, total, open_cells
         self._done, self._began = 0, time.monotonic()
-        if progress is not None:
-            progress(StudyProgress(total - open_cells, total))
+        if watch is not None:
+            watch(StudyProgress(total - open_cells, total))
 
     def after(self, cell: Cell, outcome: CellOutcome) -> None:
         self._done += 1
         left = (time.monotonic() - self._began) / self._done * (self._open - self._done)
-        if self._progress is not None:
-            self._progress(StudyProgress(self._total - self._open + self._done, self._total, left, cell, outcome))
+        if self._watch is not None:
+            self._watch(StudyProgress(self._total - self._open + self._done, self._total, left, cell, outcome))
 
 
 def _conclude(study: Study, cells: Sequence[Cell], kept: StudyDirectory) -> StudyResult:

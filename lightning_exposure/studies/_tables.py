@@ -163,7 +163,7 @@ def _with_interval(row: Row, name: str, digits: int | None) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float) or digits is None:
         return "-" if value is None else cell_text(value)
     text = _number(value, digits)
-    if isinstance(low, int | float) and isinstance(high, int | float):
+    if isinstance(low, int | float) and isinstance(high, int | float) and low != high:
         text += f" [{_number(float(low), digits)}, {_number(float(high), digits)}]"
     return text
 

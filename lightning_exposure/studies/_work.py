@@ -141,5 +141,9 @@ def one_thread_environment() -> Iterator[None]:
                 os.environ[name] = value
 
 
+class RunnerError(ExposureError, RuntimeError):
+    """What a runner needs did not start."""
+
+
 class MissingRunnerError(ExposureError, ImportError):
     """A package that a runner needs is not installed."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT = 7.2, 4.0
+_FEW = 6
 
 
 def line_figure(
@@ -48,6 +49,9 @@ def line_figure(
     for place, value in enumerate(series):
         rows = [row for row in summary if (by is None or row.get(by) == value) and is_number(row.get(y))]
         add_line(axes, place, rows, x, y, label="" if by is None else f"{by.replace('_', ' ')} {value}")
+    if log:
+        ticks = sorted({to_float(row.get(x)) for row in summary})
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     if by is not None:
         legend(axes, theme)
     return figure
@@ -66,7 +70,16 @@ def add_line(axes: Axes, place: int, rows: Sequence[Row], x: str, y: str, label:
         (to_float(row.get(f"{y}_low"), m), to_float(row.get(f"{y}_high"), m))
         for row, m in zip(rows, middle, strict=True)
     ]
-    if any(low != high for low, high in ends):
+    if len(at) <= _FEW:
+        # Bands of so few points would cover each other.
+        below, above = (
+            [m - low for (low, _), m in zip(ends, middle, strict=True)],
+            [high - m for (_, high), m in zip(ends, middle, strict=True)],
+        )
+        axes.errorbar(
+            at, middle, yerr=[below, above], color=style.color, linestyle="none", capsize=3 + place, alpha=0.6
+        )
+    elif any(low != high for low, high in ends):
         axes.fill_between(at, [low for low, _ in ends], [high for _, high in ends], color=style.color, alpha=0.15, lw=0)
 
 
@@ -164,5 +177,51 @@ def step_figure(
         end = max(to_float(row.get(x)) for row in rows)
         at = [end * i / 100 for i in range(101)]
         axes.plot(at, [2.0**-bits for bits in at], color=theme.muted, linewidth=1, label="chance")
+    legend(axes, theme)
+    return figure
+
+
+def scatter_figure(
+    rows: Sequence[Row],
+    x: str,
+    y: str,
+    *,
+    by: str,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    log: bool = False,
+    diagonal: bool = False,
+) -> Figure:
+    """A point for each row, with a colour and a mark for each value of `by`.
+
+    Args:
+        rows: Of the table.
+        x: The column along the bottom.
+        y: The column up the side.
+        by: The column that tells the points apart.
+        title: Of the figure.
+        xlabel: Of the bottom axis.
+        ylabel: Of the side axis.
+        log: Whether the side axis is logarithmic.
+        diagonal: Draw where both are equal.
+    """
+    theme = theme_named("light")
+    figure = new_figure(theme, _WIDTH, _HEIGHT)
+    axes = figure.add_subplot()
+    dress(axes, theme, title=title, xlabel=xlabel, ylabel=ylabel)
+    if log:
+        axes.set_yscale("log")
+    drawn = [row for row in rows if is_number(row.get(x)) and is_number(row.get(y))]
+    if diagonal:
+        end = max([to_float(row.get(x)) for row in drawn], default=1.0)
+        axes.plot([0, end], [0, end], color=theme.muted, linewidth=1)
+    for place, value in enumerate(dict.fromkeys(row.get(by) for row in drawn)):
+        style = line_style(theme, place)
+        chosen = [row for row in drawn if row.get(by) == value]
+        at = ([to_float(row.get(x)) for row in chosen], [to_float(row.get(y)) for row in chosen])
+        axes.plot(
+            *at, color=style.color, marker=style.mark, linestyle="none", markersize=4, alpha=0.6, label=str(value)
+        )
     legend(axes, theme)
     return figure

@@ -60,6 +60,7 @@ def results_section(name: str, kept: Path) -> str:
     columns, cells = readable(study, summary_rows(study, rows))
     seeds = len({row["seed"] for row in rows})
     parts = [
+        "<!-- not run: takes minutes; tests/studies/test_studies.py runs every study at scale tiny -->",
         f"```bash\n{_command(name, content, seeds)}\n```\n",
         f"{_text(content)}; {seeds} seed{'s' if seeds != 1 else ''} for each settings. Means over the seeds with "
         f"Student's 95% intervals, shares with Clopper-Pearson's. All trainings: [{TABLE}]({name}/{TABLE}).\n",

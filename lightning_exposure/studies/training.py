@@ -71,6 +71,11 @@ class StudyModel:
         """The columns `LOSSES`."""
         return {"train_loss": self.train_loss, "test_loss": self.test_loss}
 
+    def validated(self, model: LanguageModel) -> float:
+        """The test loss of another model on the same data."""
+        (metrics,) = pl.Trainer(**TRAINER).validate(model, self.data, verbose=False)
+        return float(metrics["val_loss"])
+
     def tree(self, format: SecretFormat) -> SecretTree:
         """All secrets of a format under this model."""
         return SecretTree(self.model, format, self.tokenizer)
@@ -102,6 +107,7 @@ def train_language_model(
     model: Mapping[str, Any] | None = None,
     data: Mapping[str, Any] | None = None,
     after_epoch: AfterEpoch | None = None,
+    prepare: Callable[[TextDataModule], None] | None = None,
     **trainer: Any,
 ) -> StudyModel:
     """Train one model as the settings of a cell say.
@@ -115,12 +121,15 @@ def train_language_model(
         model: Arguments that take the place of the settings'.
         data: Likewise.
         after_epoch: Called after every epoch, with the model as it is then.
+        prepare: Called with the data, once they are set up and before the training begins.
         **trainer: Arguments of the Trainer.
     """
     settings = cell.settings
     arguments = {"seed": cell.secret_seed, **settings.get("data", {}), **(data or {})}
     text = TextDataModule(cell.training_text, canaries=canaries, **arguments)
     text.setup()
+    if prepare is not None:
+        prepare(text)
     torch.manual_seed(cell.random_seed)
     made = LanguageModel(vocab_size=text.tokenizer.vocab_size, **{**settings.get("model", {}), **(model or {})})
     watch = _Watch(StudyModel(made, text), after_epoch)

@@ -91,7 +91,7 @@ def test_more_seeds_add_cells_to_those_there_are(tmp_path: Path, log: Path) -> N
 def test_nothing_is_trained_twice(tmp_path: Path, log: Path) -> None:
     first = toy(tmp_path / "a")
     seen: list[StudyProgress] = []
-    assert toy(tmp_path / "a", progress=seen.append) == first
+    assert toy(tmp_path / "a", watch=seen.append) == first
     assert [(now.done, now.total) for now in seen] == [(6, 6)]
     assert len(trainings(log)) == 6
 

@@ -33,7 +33,7 @@ def test_ray_gives_the_table_of_local(tmp_path: Path, log: Path) -> None:
         rows_when_told.append(journal.read_text().count("\n") if journal.exists() else 0)
 
     log.unlink()
-    run_study("toy", tmp_path / "ray", runner="ray", workers=2, progress=count, **settings)
+    run_study("toy", tmp_path / "ray", runner="ray", workers=2, watch=count, **settings)
     for name in ("table.csv", "summary.csv", "study.json"):
         assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "ray" / name).read_bytes()
     assert rows_when_told == list(range(7))  # each as it came, not all at the end

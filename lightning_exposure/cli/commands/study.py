@@ -92,7 +92,7 @@ def _run(name: str, options: object) -> int:
             text=text,
             runner=settings["runner"],
             workers=settings["workers"],
-            progress=progress,
+            watch=progress,
             ray_address=settings["ray_address"],
         )
     _conclude(study, result)

@@ -12,14 +12,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from lightning_exposure._checks import refusal
 from lightning_exposure.studies._directory import CellOutcome
-from lightning_exposure.studies._work import ONE_THREAD, MissingRunnerError, StudyOrigin, work
+from lightning_exposure.studies._work import ONE_THREAD, MissingRunnerError, RunnerError, StudyOrigin, work
 from lightning_exposure.studies.runners._registered import RUNNERS
 from lightning_exposure.studies.study import Cell
 
 # Nothing about a study is for others to know; and Ray's own table of trials would cover ours.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AIR_NEW_OUTPUT": "0", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
 _REPORT = "outcome"
+_ATTEMPTS = 3
 
 
 @RUNNERS.register("ray")
@@ -47,17 +49,34 @@ def run_on_ray(
             f"--runner ray needs Ray Tune, which is not installed ({error}); expected the packages of the extra `ray`. "
             'Install them: pip install "lightning-exposure[ray]".'
         ) from error
-    here = {"num_cpus": max(workers, 1), "include_dashboard": False, "address": "local"}
-    ray.init(
-        **(here if ray_address is None else {"address": ray_address}),
-        runtime_env={"env_vars": {**ONE_THREAD, **_ENVIRONMENT}},
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+    _start(workers, ray_address)
     try:
         yield from _outcomes(origin, cells, max(workers, 1))
     finally:
         ray.shutdown()
+
+
+def _start(workers: int, ray_address: str | None) -> None:
+    """Join a cluster, or start one: on a busy machine that may take more than the half minute which Ray waits."""
+    import ray
+
+    here = {"num_cpus": max(workers, 1), "include_dashboard": False, "address": "local"}
+    given: dict[str, Any] = here if ray_address is None else {"address": ray_address}
+    environment = {"env_vars": {**ONE_THREAD, **_ENVIRONMENT}}
+    for attempt in range(_ATTEMPTS):
+        try:
+            ray.init(**given, runtime_env=environment, log_to_driver=False, logging_level=logging.ERROR)
+            return
+        except Exception as error:  # Ray has no class of its own for this
+            ray.shutdown()
+            if attempt == _ATTEMPTS - 1:
+                told = f"Ray says: {' '.join(str(error).split())[:300]} The runner local needs no engine."
+                if ray_address is None:
+                    raise refusal(
+                        "--runner", "ray", "a machine on which Ray starts", told, error=RunnerError
+                    ) from error
+                joined = "the address of a cluster that runs"
+                raise refusal("--ray_address", ray_address, joined, told, error=RunnerError) from error
 
 
 class _Arrivals(queue.Queue[Any]):
