@@ -16,7 +16,7 @@ from lightning_exposure.extraction import Extraction
 from lightning_exposure.report._reading import optional_number, read_estimates, read_fit
 from lightning_exposure.report._summary import summarize
 from lightning_exposure.report.verdicts import UNKNOWN, Verdict, verdict_of
-from lightning_exposure.secrets import Canary, CanarySet
+from lightning_exposure.secrets import Canary, CanarySet, Redaction
 
 FILE_NAME = "exposure.json"
 """What a record is called in the directory of its run."""
@@ -249,18 +249,27 @@ class RunRecord:
 
     # ---- the file -----------------------------------------------------------------------------------------
 
-    def save(self, directory: str | os.PathLike[str]) -> Path:
+    def save(self, directory: str | os.PathLike[str], *, reveal: bool = False) -> Path:
         """Write `exposure.json` into a directory, in one step, and return its path.
+
+        It holds the canaries, so nobody but its owner may read it.
+
+        Args:
+            directory: Where.
+            reveal: Whether to write candidates of attacks that are no canary in full; otherwise they are masked.
 
         Raises:
             ArgumentError: An id or a format's name does not belong to the canaries; names the field.
         """
         path = Path(directory) / FILE_NAME
-        write_json(path, {"version": VERSION, **self.to_dict()})
+        write_json(path, {"version": VERSION, **self.to_dict(reveal=reveal)}, private=True)
         return path
 
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON.
+    def to_dict(self, *, reveal: bool = False) -> dict[str, Any]:
+        """Everything as plain values, for JSON on this machine: canaries are in full.
+
+        Args:
+            reveal: Whether candidates of attacks that are no canary are in full, too; otherwise they are masked.
 
         Raises:
             ArgumentError: An id or a format's name does not belong to the canaries; names the field.
@@ -275,13 +284,13 @@ class RunRecord:
                 name: {"costs": references.costs, "fit": None if references.fit is None else asdict(references.fit)}
                 for name, references in self.references.items()
             },
-            "extractions": {name: extraction.to_dict() for name, extraction in self.extractions.items()},
+            "extractions": self._extractions_to_dict(Redaction(self.canaries, reveal=reveal)),
             "steps": self.steps,
             **{name: plain(getattr(self, name), name) for name in _FACTS},
             "defences": plain(self.defences, "defences"),
             "date": self.date,
             "interrupted": self.interrupted,
-            "others": {name: record.to_dict() for name, record in self.others.items()},
+            "others": {name: record.to_dict(reveal=reveal) for name, record in self.others.items()},
         }
 
     @classmethod
@@ -317,6 +326,11 @@ class RunRecord:
             others={name: cls._read(item) for name, item in root["others"].entries().items()},
         )
 
+    def _extractions_to_dict(self, redaction: Redaction) -> dict[str, Any]:
+        formats = {canary.format.name: canary.format for canary in self.canaries}
+        found = {name: attack.redacted(redaction, formats[name]) for name, attack in self.extractions.items()}
+        return {name: attack.to_dict() for name, attack in found.items()}
+
     def _check(self) -> None:
         """What `load` would refuse must not be written."""
         formats = {canary.format.name for canary in self.canaries}
@@ -333,7 +347,7 @@ class RunRecord:
             for key, estimate in estimates.items():
                 if texts.get(key) != estimate.secret:
                     raise ArgumentError(
-                        f"{label}[{key!r}] is about {estimate.secret!r}; expected the id and the text of one of the "
+                        f"{label}[{key!r}] is about another secret; expected the id and the text of one of the "
                         "canaries of this record. Measure these canaries, or record those."
                     )
 

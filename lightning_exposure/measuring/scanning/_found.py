@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lightning_exposure.secrets.scanner import Finding
 
@@ -25,9 +25,9 @@ class FoundSecret:
     """
 
     kind: str
-    same: str
+    same: str = field(repr=False)
     occurrences: int
-    places: tuple[tuple[str, int], ...]
+    places: tuple[tuple[str, int], ...] = field(repr=False)
     contexts: tuple[Finding, ...]
 
     @property
