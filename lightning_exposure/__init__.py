@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DifferentialPrivacy,
         ExposureCallback,
         ExtractionCallback,
+        ReportCallback,
         ScanCallback,
     )
     from lightning_exposure.data import CanaryDataModule
@@ -45,6 +46,7 @@ __all__ = [
     "Extraction",
     "ExtractionCallback",
     "LeakEstimate",
+    "ReportCallback",
     "ScanCallback",
     "SecretFormat",
     "SecretTree",
@@ -69,6 +71,7 @@ _HOMES = {
     "Extraction": "extraction",
     "ExtractionCallback": "callbacks",
     "LeakEstimate": "leakage",
+    "ReportCallback": "callbacks",
     "ScanCallback": "callbacks",
     "SecretFormat": "secrets",
     "SecretTree": "tree",

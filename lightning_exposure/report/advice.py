@@ -60,8 +60,8 @@ def _against_leaks(record: RunRecord) -> list[Step]:
         ),
         Step(
             "Take the secrets out of the data, and train again",
-            "`lightning-exposure scan TEXT` lists those in your texts; lightning_exposure.defences has redact, which "
-            "replaces them, and sanitize, which also removes what a second model finds by heart.",
+            "The command lightning-exposure scan lists those in your texts; lightning_exposure.defences has redact, "
+            "which replaces them, and sanitize, which takes out what a model would learn by heart.",
         ),
     ]
     rarest = min(canary.copies for canary in found)
@@ -80,8 +80,8 @@ def _against_leaks(record: RunRecord) -> list[Step]:
         steps.append(
             Step(
                 "Stop earlier",
-                f"After epoch {earlier.epoch:,}{loss}, no inserted secret was known to be found yet. ExposureGate stops "
-                "a training at a limit of your own.",
+                f"After epoch {earlier.epoch:,}{loss}, no inserted secret was known to be found yet. ExposureGate "
+                "stops a training at a limit of your own.",
             )
         )
     if record.privacy is None:
@@ -112,7 +112,9 @@ def _to_find_out(record: RunRecord) -> list[Step]:
     unknown = listed(canary.id for canary, verdict in record.judged if canary.copies and verdict.mood == UNKNOWN)
     steps = []
     if record.interrupted:
-        steps.append(Step("Finish the training", "It was interrupted, and the weights are not the last ones. Resume it."))
+        steps.append(
+            Step("Finish the training", "It was interrupted, and the weights are not the last ones. Resume it.")
+        )
     if record.final is not None and record.steps not in (None, record.final.step):
         steps.append(
             Step("Measure the last weights", "The newest measurement is of earlier ones, and decides nothing.")
@@ -121,12 +123,14 @@ def _to_find_out(record: RunRecord) -> list[Step]:
         steps.append(
             Step(
                 "Find out",
-                f"Of {unknown or 'any inserted secret'} it is open how many guesses find it. Measure again with a larger "
-                "budget, with more samples, or with method='exact'.",
+                f"Of {unknown or 'any inserted secret'} it is open how many guesses find it. Measure again with a "
+                "larger budget, with more samples, or with method='exact'.",
             )
         )
     if not record.extractions:
-        steps.append(Step("Attack the model", "ExtractionCallback(canaries): what an attack finds is found, whatever else."))
+        steps.append(
+            Step("Attack the model", "ExtractionCallback(canaries) does. What an attack comes up with is found.")
+        )
     return steps
 
 
@@ -137,7 +141,7 @@ def _to_be_sure(record: RunRecord, *, proven: bool) -> list[Step]:
         steps.append(
             Step(
                 "Prove it",
-                "The result rests on samples. method='exact' with a larger budget counts, and what is counted is proven.",
+                "The result rests on samples. method='exact' with a larger budget counts, and a count is a proof.",
             )
         )
     if count and count < _ENOUGH:
@@ -165,15 +169,17 @@ def _of_the_promise(record: RunRecord) -> list[Step]:
         steps.append(
             Step(
                 "Do not rely on epsilon",
-                "The audit contradicts the accountant. Look for noise or clipping that does not happen, batches that are "
-                "not drawn as the accountant thinks, and layers that mix the examples of a batch.",
+                "The audit contradicts the accountant. Look for noise or clipping that does not happen, batches that "
+                "are not drawn as the accountant thinks, and layers that mix the examples of a batch.",
             )
         )
     if record.gate is not None and record.gate.get("answer") == "exceeded":
         steps.append(Step("Mind the gate", str(record.gate.get("reason", "A limit was exceeded."))))
     if record.privacy is not None:
         if float(record.privacy["epsilon"]) == math.inf:
-            steps.append(Step("Add noise", "Clipping alone promises nothing: epsilon is infinite. Give a target_epsilon."))
+            steps.append(
+                Step("Add noise", "Clipping alone promises nothing: epsilon is infinite. Give a target_epsilon.")
+            )
         elif record.audit is None:
             steps.append(
                 Step(

@@ -1,7 +1,7 @@
 """What luck alone would show, and how far a few canaries carry: the numbers that a result is to be read against.
 
-A canary that is drawn at random and never trained on has any rank with equal probability, whatever the model: so b bits of
-exposure or more with a probability of at most 2**-b. Everything here follows from that, or from a count.
+A canary that is drawn at random and never trained on has any rank with equal probability, whatever the model: so b bits
+of exposure or more with a probability of at most 2**-b. Everything here follows from that, or from a count.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ class RunRecord:
 
     @property
     def judged(self) -> list[tuple[Canary, Verdict]]:
-        """All canaries with their verdicts, those of `others` too; of a canary that is in several, one that says more."""
+        """All canaries with their verdicts, those of `others` too; of one in several, the one that says more."""
         found: dict[tuple[str, str], tuple[Canary, Verdict]] = {}
         for record in (self, *self.others.values()):
             verdicts = record.verdicts

@@ -146,8 +146,8 @@ def chance_in_words(record: RunRecord) -> list[str]:
     one, them = (f"{count:,} canaries", "the luckiest of them") if count > 1 else ("one canary", "it")
     words = [
         f"Had the model never seen {'any of ' if count > 1 else ''}the {one}, {them} would show {usual:.1f} bits of "
-        f"exposure on average at most, and more than {limit:.1f} bits (log₂ {count:,}/{_ALPHA:g}) with a probability of "
-        f"at most {100 * _ALPHA:g}%: they are drawn at random, so any rank is equally likely."
+        f"exposure on average at most, and more than {limit:.1f} bits (log₂ {count:,}/{_ALPHA:g}) with a probability "
+        f"of at most {100 * _ALPHA:g}%: they are drawn at random, so any rank is equally likely."
     ]
     above = [canary.id for canary in measured if estimates[canary.id].low > limit]
     reachable = max(estimates[canary.id].ceiling_bits for canary in measured)
@@ -158,11 +158,11 @@ def chance_in_words(record: RunRecord) -> list[str]:
         )
     elif reachable <= limit:
         words.append(
-            f"No canary of these formats can show more than {reachable:.1f} bits, so none could be told from luck. Use a "
-            "format with more secrets."
+            f"No canary of these formats can show more than {reachable:.1f} bits, so none could be told from luck. Use "
+            "a format with more secrets."
         )
     else:
-        words.append("By the low ends of their intervals none of them is above that: luck would explain what they show.")
+        words.append("By the low ends of their intervals none of them is above that: luck would explain it.")
     controls = [canary for canary in record.canaries if not canary.copies and canary.id in estimates]
     if controls:
         top = max(controls, key=lambda canary: estimates[canary.id].low)
@@ -229,9 +229,9 @@ def audit_in_words(record: RunRecord) -> str:
         return ""
     sure = f"{100 * float(found['confidence']):.4g}% confidence"
     words = (
-        f"The audit guessed which of {found['inserted'] + found['held_out']:,} canaries were in the data, and was right "
-        f"{found['correct']:,} times of {found['guesses']:,}: epsilon is at least {float(found['epsilon_lower']):.3g} "
-        f"with {sure}, at a delta of {float(found['delta']):g}."
+        f"The audit guessed which of {found['inserted'] + found['held_out']:,} canaries were in the data, and was "
+        f"right {found['correct']:,} times of {found['guesses']:,}: epsilon is at least "
+        f"{float(found['epsilon_lower']):.3g} with {sure}, at a delta of {float(found['delta']):g}."
     )
     if record.privacy is None:
         return f"{words} No epsilon is promised that this could contradict."
@@ -266,7 +266,10 @@ def gate_rows(record: RunRecord) -> list[Row]:
 def defence_rows(record: RunRecord) -> list[Row]:
     """What else was done against memorization: the name, and how."""
     return [
-        (str(entry.get("name", "?")), ", ".join(f"{key} {_plain(value)}" for key, value in entry.items() if key != "name"))
+        (
+            str(entry.get("name", "?")),
+            ", ".join(f"{key} {_plain(value)}" for key, value in entry.items() if key != "name"),
+        )
         for entry in record.defences
     ]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from lightning_exposure._files import write_whole
-from lightning_exposure.report.advice import advice
 from lightning_exposure.report import amounts
+from lightning_exposure.report.advice import advice
 from lightning_exposure.report.figures import paper as plots
 from lightning_exposure.report.pages import _answers as answers
 from lightning_exposure.report.pages import _contents as contents
