@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ExposureCallback,
         ExposureGate,
         ExtractionCallback,
+        ReportCallback,
         ScanCallback,
     )
     from lightning_exposure.data import CanaryDataModule
@@ -47,6 +48,7 @@ __all__ = [
     "Extraction",
     "ExtractionCallback",
     "LeakEstimate",
+    "ReportCallback",
     "ScanCallback",
     "SecretFormat",
     "SecretTree",
@@ -72,6 +74,7 @@ _HOMES = {
     "Extraction": "extraction",
     "ExtractionCallback": "callbacks",
     "LeakEstimate": "leakage",
+    "ReportCallback": "callbacks",
     "ScanCallback": "callbacks",
     "SecretFormat": "secrets",
     "SecretTree": "tree",
