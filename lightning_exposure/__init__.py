@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         DifferentialPrivacy,
         ExposureCallback,
         ExtractionCallback,
+        LeakCallback,
         ScanCallback,
     )
     from lightning_exposure.data import CanaryDataModule
@@ -44,6 +45,7 @@ __all__ = [
     "ExposureEstimate",
     "Extraction",
     "ExtractionCallback",
+    "LeakCallback",
     "LeakEstimate",
     "ScanCallback",
     "SecretFormat",
@@ -68,6 +70,7 @@ _HOMES = {
     "ExposureEstimate": "exposure",
     "Extraction": "extraction",
     "ExtractionCallback": "callbacks",
+    "LeakCallback": "callbacks",
     "LeakEstimate": "leakage",
     "ScanCallback": "callbacks",
     "SecretFormat": "secrets",

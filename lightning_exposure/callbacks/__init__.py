@@ -3,6 +3,7 @@
 from lightning_exposure.callbacks.audit import AuditCallback
 from lightning_exposure.callbacks.exposure import ExposureCallback
 from lightning_exposure.callbacks.extraction import ExtractionCallback
+from lightning_exposure.callbacks.leaks import LeakCallback
 from lightning_exposure.callbacks.private.differential_privacy import DifferentialPrivacy
 from lightning_exposure.callbacks.scan import ScanCallback
 from lightning_exposure.measuring import AuditWarning, UntrainedPriorWarning, quiet
@@ -13,6 +14,7 @@ __all__ = [
     "DifferentialPrivacy",
     "ExposureCallback",
     "ExtractionCallback",
+    "LeakCallback",
     "ScanCallback",
     "UntrainedPriorWarning",
     "quiet",

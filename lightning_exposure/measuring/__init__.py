@@ -9,6 +9,7 @@ from lightning_exposure.measuring.attack import CanaryAttack
 from lightning_exposure.measuring.audit import AuditWarning, CanaryAudit, audited, other_canaries
 from lightning_exposure.measuring.exposure import ExposureMonitor
 from lightning_exposure.measuring.identity import Identity
+from lightning_exposure.measuring.leaks import LeakMonitor, SamplingSettings
 from lightning_exposure.measuring.prior import PriorSource, UntrainedPriorWarning
 from lightning_exposure.measuring.schedule import Schedule, is_last
 from lightning_exposure.measuring.surroundings import Alone, Moment, Surroundings, Update
@@ -22,9 +23,11 @@ __all__ = [
     "CanaryTrees",
     "ExposureMonitor",
     "Identity",
+    "LeakMonitor",
     "ModelOf",
     "Moment",
     "PriorSource",
+    "SamplingSettings",
     "Schedule",
     "SharedTrees",
     "Surroundings",

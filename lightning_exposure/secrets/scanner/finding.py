@@ -12,6 +12,7 @@ MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
+_BY_LETTERS_AND_DIGITS = ("ssn", "credit-card", "iban", "phone", "address")
 _MONTH = re.compile("|".join(MONTHS))
 
 
@@ -44,6 +45,17 @@ class Finding:
     def secret(self) -> str:
         """The prompt and the secret: a text of `secret_format()`."""
         return self.prompt + self.text
+
+    @property
+    def same(self) -> str:
+        """What all writings of the same secret have in common: with the kind, it tells whether two are the same.
+
+        >>> Finding("ssn", "536-90-4399", 0, 11, 1, "").same == Finding("ssn", "536 90 4399", 0, 11, 1, "").same
+        True
+        """
+        if self.format in _BY_LETTERS_AND_DIGITS:
+            return re.sub(r"[^a-z0-9]", "", self.text.lower())
+        return self.text.lower() if self.format == "email" else self.text.strip()
 
     def secret_format(self) -> SecretFormat:
         """All the secrets that look like this one, behind the same prompt.
