@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lightning_exposure import CanarySet, CharTokenizer, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.data import inject
 from lightning_exposure.report import verdict_of
+from lightning_exposure.secrets import Redaction
 
 WINDOW = 64
 
@@ -64,12 +65,13 @@ def main() -> None:
 
     tree = SecretTree(model, pin, tokenizer)
     estimates = measure_exposure(tree, canaries.texts)
-    for estimate in estimates:
-        print(estimate)
+    for canary, estimate in zip(canaries, estimates, strict=True):
+        print(f"{canary.id}: {canary.text!r} has {estimate.bits:.2f} of {estimate.ceiling_bits:.2f} bits")
     found = extract(tree, top_k=3)
+    shown = Redaction(canaries)  # canaries in full; what else an attack finds may be somebody's, and is masked
     for candidate in found.candidates:
-        name = next((canary.id for canary in canaries if canary.text == candidate.text), "no canary")
-        print(f"{candidate.order}. {candidate.text!r}: {candidate.bits:.2f} bits, {name}")
+        name = shown.canary(candidate.text) or "no canary"
+        print(f"{candidate.order}. {shown.text(candidate.text, pin)!r}: {candidate.bits:.2f} bits, {name}")
     for canary, estimate in zip(canaries, estimates, strict=True):
         print(f"{canary.id}: {verdict_of(canary.text, pin.size, estimate, found)}")
     print("No other secret is more likely: proven." if found.optimal else f"Not proven: ended by {found.ended_by}.")

@@ -196,14 +196,19 @@ def plain(value: object, path: str) -> Any:
     raise refusal(path, value, expected, "Convert it, for example with str().", with_type=True)
 
 
-def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+def write_json(path: str | os.PathLike[str], content: Mapping[str, Any], *, private: bool = False) -> None:
     """Write a JSON file in one step; nothing is touched if the content has no JSON form.
+
+    Args:
+        path: The file.
+        content: What it holds.
+        private: Whether nobody but its owner may read it.
 
     Raises:
         ArgumentError: Something in the content has no JSON form; names the field.
     """
     checked = {name: plain(value, name) for name, value in content.items()}
-    write_whole(path, json.dumps(checked, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+    write_whole(path, json.dumps(checked, ensure_ascii=False, allow_nan=False, indent=1) + "\n", private=private)
 
 
 def write_whole(path: str | os.PathLike[str], content: str | bytes, *, private: bool = False) -> None:

@@ -13,8 +13,10 @@ from lightning_exposure.extraction import Candidate
 from lightning_exposure.privacy import audit
 from lightning_exposure.report import Measurement, RunRecord
 from lightning_exposure.report.figures.paper import exposure_over_training
+from lightning_exposure.secrets import Redaction
 
 TEXT = "key <b>&7"
+HIDDEN = Redaction().text(TEXT)
 CANARIES = CanarySet.draw(SecretFormat("pin <###>", name="pin"), repetitions=[1, 4], seed=0)
 ESTIMATE = ExposureEstimate(TEXT, 7.25, 7.0, 7.5, "importance", 9.1, 3.0, 29.9, False, 0.95, 9, rests_on="a sample")
 EXTRACTION = Extraction((Candidate(TEXT, 1.5, 1),), True, 1.5, "proof", 1234, 0.1, "shortest_path", {})
@@ -52,18 +54,19 @@ def record() -> RunRecord:
 @pytest.mark.parametrize(
     ("result", "shown"),
     [
-        (ESTIMATE, [TEXT, "7.25 of 29.90 bits", "7.00 to 7.50", "about 9.1", "a sample"]),
-        (EXTRACTION, [TEXT, "shortest_path: proven to be the likeliest; 1,234 expansions", "1.50"]),
-        (LeakEstimate(TEXT, low=0.01, high=0.02, share=0.1, expansions=3), [TEXT, "at least 35, at most 69"]),
-        (LeakEstimate(TEXT, low=0.0, high=0.0, share=0.0, expansions=3), [TEXT, "it never leaks"]),
+        (ESTIMATE, [HIDDEN, "7.25 of 29.90 bits", "7.00 to 7.50", "about 9.1", "a sample"]),
+        (EXTRACTION, [HIDDEN, "shortest_path: proven to be the likeliest; 1,234 expansions", "1.50"]),
+        (LeakEstimate(TEXT, low=0.01, high=0.02, share=0.1, expansions=3), [HIDDEN, "at least 35, at most 69"]),
+        (LeakEstimate(TEXT, low=0.0, high=0.0, share=0.0, expansions=3), [HIDDEN, "it never leaks"]),
         (audit([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]), ["Privacy audit", "3 inserted, 3 held out", "1.000"]),
         (record(), [CANARIES[0].id, CANARIES[1].id, "3.00 to 3.00", "how many guesses find it"]),
         (RunRecord(CANARIES), [CANARIES[0].id, RunRecord(CANARIES).verdict]),
     ],
 )
-def test_a_result_is_a_small_table_with_its_texts_escaped(result: Any, shown: list[str]) -> None:
+def test_a_result_is_a_small_table_without_its_secrets(result: Any, shown: list[str]) -> None:
     found = Text(result._repr_html_())
     assert set(shown) <= set(found.shown)
+    assert TEXT not in "".join(found.shown)
     assert found.tags <= {"div", "strong", "table", "thead", "tbody", "tr", "th", "td"}
 
 

@@ -23,6 +23,7 @@ from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import AttackName, Extraction
 from lightning_exposure.measuring import CanaryAttack, ModelOf, Schedule
 from lightning_exposure.report import wandb as to_wandb
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.tables import extraction_rows, extraction_table, verdict_rows, verdict_table
 from lightning_exposure.report.verdicts import Verdict
 from lightning_exposure.secrets import CanarySet
@@ -138,6 +139,10 @@ class ExtractionCallback(CanaryCallback):
             self._send_tables(trainer)
             if self.verbose:
                 say(trainer, self._in_words())
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the newest attack into the record of the run."""
+        self._attack.add_to_record(record)
 
     def state_dict(self) -> dict[str, Any]:
         """The newest attack, as plain values."""

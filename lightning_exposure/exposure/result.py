@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from lightning_exposure._html import html_table
+from lightning_exposure.secrets import Redaction, SecretFormat
+from lightning_exposure.secrets.masking import masked_repr
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,33 @@ class ExposureEstimate:
         """The largest exposure that this secret can have: log2 |R|, or -log2 of its prior probability."""
         return self.size_bits if self.prior_bits is None else self.prior_bits
 
+    def redacted(self, redaction: Redaction, format: SecretFormat | None = None) -> ExposureEstimate:
+        """The same, with its secret as it is to be shown.
+
+        Args:
+            redaction: What is shown in full.
+            format: What the secret looks like; None: that is not known.
+
+        Example:
+            >>> found = ExposureEstimate("pin 1234", 13.3, 13.3, 13.3, "exact", 1, 3.0, 13.3, False, 0.95, 9)
+            >>> found.redacted(Redaction(), SecretFormat("pin ####")).secret
+            'pin •••• (pin-...)'
+        """
+        return replace(self, secret=redaction.text(self.secret, format))
+
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return masked_repr(self, "secret")
+
     def __str__(self) -> str:
-        """One line for people."""
+        """One line for people, without the secret."""
         sign = ">=" if self.is_bound else "="
         interval = "" if self.low == self.high else f" [{self.low:.2f}, {self.high:.2f}]"
         scale = f"of {self.ceiling_bits:.2f} bits ({self.method})"
-        return f"{self.secret!r}: exposure {sign} {self.bits:.2f}{interval} {scale}"
+        return f"{Redaction().text(self.secret)}: exposure {sign} {self.bits:.2f}{interval} {scale}"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """For notebooks, without the secret: they are shared."""
         at_least = "at least " if self.is_bound else ""
         rank = f"{self.rank:,}" if isinstance(self.rank, int) else f"about {self.rank:,.1f}"
         rows = [
@@ -76,8 +96,8 @@ class ExposureEstimate:
             ("method", self.method),
             ("rests on", self.rests_on),
         ]
-        return html_table(self.secret, [row for row in rows if row[1]])
+        return html_table(Redaction().text(self.secret), [row for row in rows if row[1]])
 
     def to_dict(self) -> dict[str, object]:
-        """All attributes, for JSON."""
+        """All attributes as they are, the secret too; `redacted` first where it must not be read."""
         return asdict(self)

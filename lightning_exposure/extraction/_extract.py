@@ -86,4 +86,5 @@ def extract(
         settings={"top_k": top_k, "known": known, "memory": memory, **defaults, **settings},
         walks_until_target=first_seen,
         rests_on=(tree.rests_on or CERTAIN) if result.ended_by == "proof" else "",
+        format=tree.format,
     )

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from lightning_exposure._checks import number
 from lightning_exposure._html import html_table
 from lightning_exposure.leakage.decoder import Decoder
+from lightning_exposure.secrets import Redaction
+from lightning_exposure.secrets.masking import masked_repr
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class NearMiss:
     high: float
     edits: int
     marked: str
+
+    def __repr__(self) -> str:
+        """Without the text."""
+        return masked_repr(self, "text", "marked")
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,10 @@ class LeakEstimate:
     edits: int = 0
     verbatim: tuple[float, float] = (0.0, 1.0)
 
+    def __repr__(self) -> str:
+        """Without the secret."""
+        return masked_repr(self, "secret")
+
     def queries(self, probability: float = 0.5) -> tuple[int, int | None] | None:
         """How many samples it takes until the secret has leaked with some probability: the fewest and the most.
 
@@ -80,32 +90,35 @@ class LeakEstimate:
             return None
         return _samples(self.high, probability), _samples(self.low, probability) if self.low > 0.0 else None
 
-    def table(self, limit: int = 20) -> str:
+    def table(self, limit: int = 20, *, reveal: bool = False) -> str:
         """The secret and its near misses, the most likely first: what differs is in brackets.
 
         Args:
             limit: How many rows at most.
+            reveal: Whether to show the texts; otherwise each has a name instead.
         """
+        redaction = Redaction(reveal=reveal)
         itself = NearMiss(self.secret, *self.verbatim, 0, self.secret)
         rows = sorted([itself, *self.near_misses], key=lambda miss: -miss.low)[:limit]
         lines = [f"{'bits':>8}  {'probability':>11}  edits  text"]
         for miss in rows:
             bits = f"{-math.log2(miss.low):8.2f}" if miss.low > 0.0 else f"{'-':>8}"
-            lines.append(f"{bits}  {miss.low:11.2e}  {miss.edits:5d}  {miss.marked}")
+            lines.append(f"{bits}  {miss.low:11.2e}  {miss.edits:5d}  {redaction.text(miss.marked)}")
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        """One line for people."""
+        """One line for people, without the secret."""
         queries = self.queries(0.5)
         if queries is None:
             often = "it never leaks"
         else:
             most = "no number is certain to do" if queries[1] is None else f"{_readable(queries[1])} at most"
             often = f"samples for an even chance: {_readable(queries[0])} at least, {most}"
-        return f"{self.secret!r}: leaks with probability [{self.low:.3g}, {self.high:.3g}] a sample; {often}"
+        name = Redaction().text(self.secret)
+        return f"{name}: leaks with probability [{self.low:.3g}, {self.high:.3g}] a sample; {often}"
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
+        """For notebooks, without the secret: they are shared."""
         queries = self.queries(0.5)
         often = "it never leaks"
         if queries is not None:
@@ -116,10 +129,10 @@ class LeakEstimate:
             ("samples for an even chance", often),
             ("share within the format", f"{self.share:.3g}"),
         ]
-        return html_table(self.secret, rows)
+        return html_table(Redaction().text(self.secret), rows)
 
     def to_dict(self) -> dict[str, object]:
-        """All attributes, for JSON."""
+        """All attributes as they are, the texts too."""
         return asdict(self)
 
 

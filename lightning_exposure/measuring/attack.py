@@ -9,12 +9,14 @@ from typing import Any
 from torch import nn
 
 from lightning_exposure._checks import metric_name, whole_number
+from lightning_exposure._files import plain
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import AttackName, Extraction, check_settings, extract
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update
 from lightning_exposure.measuring.trees import CanaryTrees
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import Canary
 from lightning_exposure.tree import SecretTree
@@ -143,6 +145,13 @@ class CanaryAttack:
         if is_new:
             around.log(self.metrics, moment.step)
         return self.metrics
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the newest attack into the record of the run."""
+        place = record.place_for(self.name, self.trees.canaries, "extractions")
+        place.extractions = dict(self.extractions)
+        settings = {"algorithm": self.algorithm, "top_k": self._top_k, **self._in_force}
+        place.settings = {**place.settings, self.name: plain(settings, self.name)}
 
     def state_dict(self) -> dict[str, Any]:
         """The newest attack, as plain values."""

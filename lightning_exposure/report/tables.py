@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.report.verdicts import Verdict
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Redaction
 
 EXTRACTION_COLUMNS = ("format", "order", "candidate", "bits", "canary", "proven optimal", "ended by", "expansions")
 
@@ -15,14 +15,24 @@ VERDICT_COLUMNS = ("canary", "how many guesses find it")
 Row = tuple[str | int | float | bool, ...]
 
 
-def extraction_rows(extractions: Mapping[str, Extraction], canaries: CanarySet) -> list[Row]:
-    """One row per candidate, in the order of `EXTRACTION_COLUMNS`; the canary's id, or "" for what is none."""
+def extraction_rows(
+    extractions: Mapping[str, Extraction], canaries: CanarySet, redaction: Redaction | None = None
+) -> list[Row]:
+    """One row per candidate, in the order of `EXTRACTION_COLUMNS`.
+
+    Args:
+        extractions: The attacks, by the name of the format.
+        canaries: What a candidate may be: the row has its id, or "" for what is none of them.
+        redaction: Which candidates are shown in full; None: the canaries, as on this machine.
+    """
+    redaction = Redaction(canaries) if redaction is None else redaction
     ids = {canary.text: canary.id for canary in canaries}
+    formats = {canary.format.name: canary.format for canary in canaries}
     return [
         (
             name,
             candidate.order,
-            candidate.text,
+            redaction.text(candidate.text, attack.format or formats.get(name)),
             candidate.bits,
             ids.get(candidate.text, ""),
             attack.optimal,
@@ -34,11 +44,13 @@ def extraction_rows(extractions: Mapping[str, Extraction], canaries: CanarySet) 
     ]
 
 
-def extraction_table(extractions: Mapping[str, Extraction], canaries: CanarySet) -> str:
+def extraction_table(
+    extractions: Mapping[str, Extraction], canaries: CanarySet, redaction: Redaction | None = None
+) -> str:
     """The same as text, with one line per attack that found nothing."""
     rows = [
         [name, f"{order}", text, f"{bits:.2f}", canary or "no canary", "proven" if optimal else ended, f"{read:,}"]
-        for name, order, text, bits, canary, optimal, ended, read in extraction_rows(extractions, canaries)
+        for name, order, text, bits, canary, optimal, ended, read in extraction_rows(extractions, canaries, redaction)
     ]
     rows += [
         [name, "-", "nothing found", "", "", attack.ended_by, f"{attack.expansions:,}"]

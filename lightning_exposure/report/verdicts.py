@@ -70,7 +70,7 @@ class Verdict:
         estimated: The same with `confidence`, from a sample; None: there is none.
         confidence: The confidence level of `estimated`.
         order: Its place among the candidates of an attack; None: it was not among them.
-        known: The beginning of the secret that this attack was given; None: nothing.
+        known: Whether this attack was told how the secret begins.
         why: Why nothing more is known.
 
     Example:
@@ -85,7 +85,7 @@ class Verdict:
     estimated: RankSpan | None = None
     confidence: float = 1.0
     order: int | None = None
-    known: str | None = None
+    known: bool = False
     why: str = ""
 
     def within(self, guesses: int) -> Answer:
@@ -143,7 +143,7 @@ class Verdict:
 
     def __str__(self) -> str:
         """A sentence without a verb."""
-        condition = f", if it is known to begin with {self.known!r}" if self.known and self.order else ""
+        condition = ", if it is known how it begins" if self.known and self.order else ""
         level = self.found_within
         if level is not None:
             how = self.within(level).how
@@ -206,7 +206,7 @@ def verdict_of(
     order = min((candidate.order for candidate in attack.candidates if candidate.text == secret), default=None)
     # Where the attack was given a beginning, its list says nothing of secrets that begin otherwise.
     listed = len(attack.candidates) if attack.optimal and secret.startswith(known or "") else 0
-    verdict = Verdict(**_from_evidence(size, estimate, order, listed), known=known, why=why)
+    verdict = Verdict(**_from_evidence(size, estimate, order, listed), known=bool(known), why=why)
     if not known or order is None:
         return verdict
     unaided = replace(Verdict(**_from_evidence(size, estimate, None, 0)), order=order)

@@ -12,6 +12,7 @@ from lightning_exposure.secrets.formats.format import SecretFormat
 from lightning_exposure.secrets.formats.named import NAMED_FORMATS
 from lightning_exposure.secrets.formats.tied import TiedFormats
 from lightning_exposure.secrets.masking import Mask
+from lightning_exposure.secrets.redaction import Redaction
 from lightning_exposure.secrets.scanner.finding import Finding
 from lightning_exposure.secrets.scanner.scanner import Scanner
 
@@ -22,6 +23,7 @@ __all__ = [
     "CanarySet",
     "Finding",
     "Mask",
+    "Redaction",
     "Scanner",
     "SecretFormat",
     "TiedFormats",

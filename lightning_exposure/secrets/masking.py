@@ -6,14 +6,20 @@ import hmac
 import os
 import re
 import secrets
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from lightning_exposure.secrets.formats.format import SecretFormat
 
 HOME_VARIABLE = "LIGHTNING_EXPOSURE_HOME"
 """The environment variable that says in which directory the key is kept."""
 
+HIDDEN = "••••"
+"""What stands where something is hidden, whatever its length."""
+
+_MASKED = re.compile(r"•.* \([a-z0-9._-]+-[0-9a-f]{10}\)", re.DOTALL)
 _KEY_FILE = "mask.key"
 _KEY_BYTES = 32
 
@@ -55,6 +61,10 @@ class Mask:
         """
         return f"{format.masked} ({self.name(format.name, text)})"
 
+    def unknown(self, text: str) -> str:
+        """A secret whose format is not known: nothing but its name."""
+        return f"{HIDDEN} ({self.name('secret', text)})"
+
     @staticmethod
     def words(text: str, *hidden: str) -> str:
         """A sentence without anything that was quoted in it, nor any part of what is to be hidden.
@@ -69,6 +79,43 @@ class Mask:
             for part in sorted({*parts, *re.findall(r"\w{4,}", secret)}, key=len, reverse=True):
                 text = text.replace(part, "…")
         return re.sub("…[0-9…]*", "…", text)
+
+
+def is_masked(text: str) -> bool:
+    """Whether a text is what `Mask.text` or `Mask.unknown` made of a secret: its name would be that of a mask.
+
+    >>> is_masked("my pin is •••• (pin-fb1ad3f8b2)"), is_masked("my pin is 1234")
+    (True, False)
+    """
+    return "•" in text and _MASKED.fullmatch(text, text.index("•")) is not None
+
+
+def masked_beginning(text: str, format: SecretFormat | None = None) -> str:
+    """How a secret begins, with all that is behind the prompt hidden.
+
+    >>> masked_beginning("my pin is 12", SecretFormat.pin()), masked_beginning("my pi", SecretFormat.pin())
+    ('my pin is ••••', 'my pi')
+    """
+    prompt = "" if format is None else format.prompt
+    if prompt.startswith(text):
+        return text
+    return f"{prompt if text.startswith(prompt) else ''}{HIDDEN}"
+
+
+def masked_repr(instance: Any, *secret: str) -> str:
+    """What Python writes for a dataclass, with some of its fields masked: it lands in logs, tracebacks and consoles.
+
+    Args:
+        instance: Of a dataclass.
+        *secret: The names of the fields that are texts of secrets.
+    """
+
+    def shown(name: str) -> str:
+        value = getattr(instance, name)
+        return Mask().unknown(value) if name in secret and value and not is_masked(value) else repr(value)
+
+    written = ", ".join(f"{field.name}={shown(field.name)}" for field in fields(instance) if field.repr)
+    return f"{type(instance).__qualname__}({written})"
 
 
 def key_path() -> Path:

@@ -305,7 +305,7 @@ def test_progress_and_interruption(algorithm: str) -> None:
 
 def test_an_extraction_survives_json(tmp_path: Path) -> None:
     result = extract(CASES[0].tree(), top_k=3, known="my pin is 1")
-    result.save(tmp_path / "found.json")
+    result.save(tmp_path / "found.json", reveal=True)
     assert Extraction.load(tmp_path / "found.json") == result
     everything = replace(result, lower_bound=math.inf)  # JSON has no word for it
     everything.save(tmp_path / "found.json")

@@ -178,10 +178,10 @@ def test_the_order_counts_and_not_the_place_in_the_file() -> None:
     assert verdict_of(SECRET, SSN, attack=replace(found, candidates=found.candidates[::-1])).order == 2
 
 
-def test_a_beginning_that_the_attacker_was_told_is_named() -> None:
+def test_that_the_attacker_was_told_a_beginning_is_said_and_not_which() -> None:
     told = {"settings": {"known": "my ssn is 4"}}
     verdict = verdict_of(SECRET, SSN, attack=attack(1, 2, **told))
-    assert str(verdict) == "1st guess, proven, if it is known to begin with 'my ssn is 4'"
+    assert str(verdict) == "1st guess, proven, if it is known how it begins"
     # Who needs no help is not said to need it.
     assert str(verdict_of(SECRET, SSN, measured(1, 1), attack(1, 2, **told))) == "1st guess, proven"
     # A list of those that begin otherwise says nothing.

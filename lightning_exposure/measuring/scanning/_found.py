@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lightning_exposure.secrets.scanner import Finding
 
@@ -22,9 +22,9 @@ class FoundSecret:
     """
 
     kind: str
-    same: str
+    same: str = field(repr=False)
     occurrences: int
-    places: tuple[tuple[str, int], ...]
+    places: tuple[tuple[str, int], ...] = field(repr=False)
     contexts: tuple[Finding, ...]
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from lightning_exposure._checks import SAFE_NAME, flag, instance, number, refusal, slug, whole_number
 from lightning_exposure.secrets.formats.format import SecretFormat
+from lightning_exposure.secrets.masking import Mask
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class Canary:
         flag("held_out", self.held_out)
         object.__setattr__(self, "holdout", check_holdout(self.holdout))
         self.format.index(self.text)  # a SecretError says which character does not fit
+
+    def __repr__(self) -> str:
+        """Without the blanks of the text: what is printed may be recorded by a logger."""
+        text = Mask().text(self.text, self.format)
+        return f"{type(self).__name__}({self.id!r}, {text!r}, {self.repetitions} repetitions)"
 
     @property
     def copies(self) -> int:

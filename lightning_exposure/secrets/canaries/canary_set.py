@@ -201,8 +201,8 @@ class CanarySet(Sequence[Canary]):
         return canaries_from_field(cls, Field(source, dict(content) if isinstance(content, Mapping) else content))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a JSON file in one step; an existing file is replaced."""
-        write_json(path, self.to_dict())
+        """Write a JSON file in one step, which nobody but its owner may read; an existing file is replaced."""
+        write_json(path, self.to_dict(), private=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> CanarySet:

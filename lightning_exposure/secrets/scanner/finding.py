@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lightning_exposure.secrets.formats.format import SecretFormat
 from lightning_exposure.secrets.formats.pattern import escape
+from lightning_exposure.secrets.masking import masked_repr
 
 MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
@@ -40,6 +41,10 @@ class Finding:
     prompt: str
     occurrences: int = 1
     _given: SecretFormat | None = field(default=None, repr=False)
+
+    def __repr__(self) -> str:
+        """Without the secret, nor what comes before it."""
+        return masked_repr(self, "text", "prompt")
 
     @property
     def secret(self) -> str:
