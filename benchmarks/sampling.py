@@ -20,7 +20,7 @@ _TOKENIZER = CharTokenizer([*map(chr, range(32, 127)), "\n"])
 
 
 def benchmark_sampling(
-    *, units: int = 200, width: int = 128, samples: int = 256, length: int = 200, repeats: int = 5
+    *, units: int = 200, width: int = 128, samples: int = 128, length: int = 100, repeats: int = 3
 ) -> list[Row]:
     """`sample_leaks` beside a loop that does nothing but step the model, with its own state, over given tokens.
 

@@ -17,6 +17,7 @@ from torch import nn
 from lightning_exposure import __version__
 from lightning_exposure._checks import refusal
 from lightning_exposure._lightning import needs_all_processes
+from lightning_exposure.report.defences_in_force import add_defences
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.weights import weights_sha256
 from lightning_exposure.secrets import CanarySet
@@ -85,6 +86,7 @@ def run_record(run: Any, *, interrupted: str | None = None, settings: dict[str, 
     record.data = _data(run)
     for part in parts:
         part.add_to_record(record)
+    add_defences(record, run)
     steps = _steps(run)
     for each in (record, *record.others.values()):
         each.steps = steps if each.steps is None else each.steps
