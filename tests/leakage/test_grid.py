@@ -63,8 +63,9 @@ def test_a_model_that_repeats_its_text_leaks_all_of_it() -> None:
     assert pins.leaked == 2
     assert pins.leaky_samples > 5
     assert pins.leaky_low < pins.leaky_samples / 40 < pins.leaky_high
-    assert pins.targeted == ages.targeted == 2
-    assert ages.kind == "age"
+    assert pins.targeted == 2
+    # Of two people with one first name, only one comes first.
+    assert ages.targeted == len({line[:5] for line in lines if line.startswith("Mr ")})
 
 
 def test_copies_are_shared_out_as_evenly_as_can_be() -> None:
