@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_exposure._html import html_table
 from lightning_exposure.exposure.intervals import proportion_interval
-from lightning_exposure.leakage._counting import Tally, WantedSecret
+from lightning_exposure.leakage.counting import Tally, WantedSecret
 from lightning_exposure.leakage.decoder import Decoder
 
 

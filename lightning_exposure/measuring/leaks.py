@@ -11,7 +11,8 @@ from torch import nn
 
 from lightning_exposure._checks import check_confidence, metric_name, slug, whole_number
 from lightning_exposure.leakage import Decoder, SampledLeaks, TextWriter
-from lightning_exposure.leakage.sampling import Finder, Tally, write_and_count
+from lightning_exposure.leakage.counting import Finder, Tally
+from lightning_exposure.leakage.sampling import write_and_count
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update

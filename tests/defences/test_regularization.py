@@ -15,8 +15,7 @@ from lightning_exposure.data import TextDataModule
 from lightning_exposure.defences import Regularization, quantize, set_dropout, set_weight_decay
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.modules import LanguageModel
-from lightning_exposure.report.defences_in_force import defences_of
-from lightning_exposure.report.recording import run_record
+from lightning_exposure.report.recording import defences_in_force, run_record
 from tests.callbacks.setups import CANARIES, CHARS, Model, loader, trainer
 
 
@@ -31,7 +30,7 @@ def test_any_module_gets_weight_decay_and_dropout(tmp_path: Path) -> None:
     assert fitted.optimizers[0].param_groups[0]["weight_decay"] == 0.5
     weights = [sum(float(p.detach().square().sum()) for p in model.parameters()) for model in (plain, regular)]
     assert weights[1] < 0.5 * weights[0]
-    assert defences_of(fitted) == [
+    assert defences_in_force(fitted) == [
         {"name": "weight decay", "weight_decay": 0.5},
         {"name": "dropout", "p": 0.4},
     ]
@@ -79,7 +78,7 @@ def test_the_reference_model_stops_early(tmp_path: Path) -> None:
     fitted = trainer(tmp_path, max_epochs=30)
     fitted.fit(model, data)
     assert fitted.current_epoch < 30
-    entries = {entry["name"]: entry for entry in defences_of(fitted)}
+    entries = {entry["name"]: entry for entry in defences_in_force(fitted)}
     assert entries["early stopping"] == {
         "name": "early stopping", "monitor": "val_loss", "patience": 1, "stopped": True,
     }  # fmt: skip
@@ -113,8 +112,8 @@ def test_a_quantized_model_is_told_by_its_weights(tmp_path: Path) -> None:
     set_dropout(model, 0.0)
     run = trainer(tmp_path)
     run.strategy.connect(quantize(model, 16))
-    (entry,) = defences_of(run)
+    (entry,) = defences_in_force(run)
     assert entry["name"] == "quantization"
     assert entry["distinct"] == 16
     run.strategy.connect(model)
-    assert defences_of(run) == []
+    assert defences_in_force(run) == []

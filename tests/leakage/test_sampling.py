@@ -15,7 +15,7 @@ from torch import nn
 from lightning_exposure import Canary, CanarySet, CharTokenizer, Decoder, SecretFormat, SecretTree, leak_probability
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.leakage import TextWriter, Written, sample_leaks
-from lightning_exposure.leakage._counting import CanaryFinder, ScannerFinder, count
+from lightning_exposure.leakage.counting import CanaryFinder, ScannerFinder, count
 from lightning_exposure.leakage.sampling import finder_for, write_and_count
 from lightning_exposure.secrets import Finding, Scanner
 from tests.toys import Nested, Recurrent, Stateless, Table, sharpened
