@@ -191,7 +191,8 @@ def defences_in_force(run: Any) -> list[dict[str, Any]]:
     Example:
         >>> from lightning.pytorch import Trainer
         >>> from lightning.pytorch.callbacks import EarlyStopping
-        >>> defences_in_force(Trainer(callbacks=[EarlyStopping("val_loss", patience=2)], logger=False, accelerator="cpu"))
+        >>> stopping = EarlyStopping("val_loss", patience=2)
+        >>> defences_in_force(Trainer(callbacks=[stopping], logger=False, accelerator="cpu"))
         [{'name': 'early stopping', 'monitor': 'val_loss', 'patience': 2, 'stopped': False}]
     """
     return [*_early_stopping(run), *_weight_decay(run), *_of_model(run)]
