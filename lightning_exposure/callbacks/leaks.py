@@ -24,6 +24,7 @@ from lightning_exposure.leakage.sampled import COLUMNS
 from lightning_exposure.leakage.sampling import finder_for
 from lightning_exposure.measuring import ModelOf, Schedule
 from lightning_exposure.measuring.leaks import LeakMonitor, SamplingSettings
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.tables import text_table
 from lightning_exposure.secrets import CanarySet, Scanner
 from lightning_exposure.tokenization import Tokenizer
@@ -145,6 +146,11 @@ class LeakCallback(Callback):
             show_at_the_end(trainer, metrics)
         if self.verbose and self.found is not None and trainer.is_global_zero:
             say(trainer, f"{text_table(COLUMNS, self.found.rows())}\n\n{self.found}")
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """The numbers of the last samples, among the settings: there is no text in them."""
+        if self.history:
+            record.settings = {**record.settings, self.name: dict(self.history[-1])}
 
     def state_dict(self) -> dict[str, Any]:
         """The history: numbers, and no secret."""

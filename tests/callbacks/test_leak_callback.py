@@ -15,6 +15,7 @@ from lightning_exposure.errors import ArgumentError, ExposureError
 from lightning_exposure.leakage import sample_leaks
 from lightning_exposure.leakage.sampling import finder_for
 from lightning_exposure.measuring import Alone, LeakMonitor, Moment, SamplingSettings, Schedule
+from lightning_exposure.report.recording import run_record
 from lightning_exposure.secrets import Canary, CanarySet, Scanner
 from tests.callbacks.setups import CANARIES, CHARS, PIN, Model, loader, trainer
 
@@ -63,6 +64,7 @@ def test_what_leaks_is_logged_as_numbers(tmp_path: Path, capsys: pytest.CaptureF
     printed = capsys.readouterr().err
     assert "1 of 1 secrets appeared" in printed
     assert "7351" not in printed + logged + repr(callback.state_dict())
+    assert run_record(fitted).settings["leaks"] == entry
     # The same numbers as the function gives for the weights that training ended with.
     again = sample_leaks(model, CHARS, OFTEN, samples=200, prompt="my pin", length=10)
     assert again == found
