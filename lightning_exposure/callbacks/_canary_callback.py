@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_exposure._checks import flag
 from lightning_exposure.callbacks._planted import check_copies, check_tokens
 from lightning_exposure.callbacks._progress import say
 from lightning_exposure.callbacks._surroundings import callbacks_of, tokenizer_of
@@ -25,6 +26,7 @@ class CanaryCallback(Callback):
         model: Picks the next-token model out of the LightningModule; None: the LightningModule itself.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
+        reveal: Whether loggers and checkpoints get texts in full, and the console those that are no canary.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class CanaryCallback(Callback):
         model: ModelOf | None,
         context: int | None,
         batch_size: int,
+        reveal: bool = False,
     ) -> None:
         self._trees = CanaryTrees(canaries, model=model, context=context, batch_size=batch_size)
         self.canaries = canaries
@@ -44,6 +47,7 @@ class CanaryCallback(Callback):
         self.model = model
         self.context = context
         self.batch_size = batch_size
+        self.reveal = flag("reveal", reveal)
         self._identity = Identity.of(type(self).__name__, name, model, canaries)
         self._shared: SharedTrees | None = None
 
