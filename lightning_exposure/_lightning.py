@@ -23,6 +23,18 @@ AVERAGING_HOOKS: Final = {
 }
 """Lightning's callbacks that average weights, and the hooks in which they put averages into the module."""
 
+SHARDING_STRATEGIES: Final = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
+"""Lightning's and Fabric's strategies with which each process holds only a part of the model."""
+
+
+def needs_all_processes(strategy: object) -> bool:
+    """Whether a strategy of Lightning or Fabric shards the model, so that a forward needs all processes.
+
+    >>> needs_all_processes(object())
+    False
+    """
+    return any(base.__name__ in SHARDING_STRATEGIES for base in type(strategy).__mro__)
+
 
 # ---- data -----------------------------------------------------------------------------------------------------
 

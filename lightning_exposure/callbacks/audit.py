@@ -20,6 +20,7 @@ from lightning_exposure.callbacks._surroundings import (
 from lightning_exposure.errors import ArgumentError, DataError, FitError
 from lightning_exposure.measuring import AuditWarning, CanaryAudit, ModelOf, Moment, Schedule, audited, other_canaries
 from lightning_exposure.privacy.audit.audit import AuditResult
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.secrets import CanarySet
 from lightning_exposure.tokenization import Tokenizer
 
@@ -165,6 +166,10 @@ class AuditCallback(CanaryCallback):
         if not self._audit.is_done(now):
             show_at_the_end(trainer, self._run(trainer, pl_module, now))
             self._sound(trainer)
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the newest audit into the record of the run."""
+        self._audit.add_to_record(record)
 
     def state_dict(self) -> dict[str, Any]:
         """The baseline and the newest audit, as plain values."""

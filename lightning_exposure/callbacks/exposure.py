@@ -18,7 +18,7 @@ from lightning_exposure.callbacks._surroundings import (
 from lightning_exposure.exposure import ExposureEstimate, MethodName
 from lightning_exposure.measuring import ExposureMonitor, ModelOf, PriorSource, Schedule
 from lightning_exposure.report import wandb as to_wandb
-from lightning_exposure.report.record import Measurement, References
+from lightning_exposure.report.record import Measurement, References, RunRecord
 from lightning_exposure.secrets import CanarySet
 from lightning_exposure.tokenization import Tokenizer
 
@@ -207,6 +207,10 @@ class ExposureCallback(CanaryCallback):
             to_wandb.log_estimates(logger.experiment, self.history[-1].estimates, self.name)
             if self.scored_references:
                 to_wandb.log_references(logger.experiment, self.scored_references, self.name)
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put all measurements into the record of the run."""
+        self._monitor.add_to_record(record)
 
     def state_dict(self) -> dict[str, Any]:
         """The history, as plain values; and the weights before training, if they are the prior."""

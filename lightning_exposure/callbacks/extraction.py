@@ -24,6 +24,7 @@ from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import AttackName, Extraction
 from lightning_exposure.measuring import CanaryAttack, ModelOf, Schedule
 from lightning_exposure.report import wandb as to_wandb
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.tables import extraction_rows, extraction_table, verdict_rows, verdict_table
 from lightning_exposure.report.verdicts import Verdict
 from lightning_exposure.secrets import CanarySet, Redaction
@@ -99,7 +100,7 @@ class ExtractionCallback(CanaryCallback):
     @property
     def settings(self) -> dict[str, Any]:
         """How it attacks, for reports; what it was told of a secret is masked."""
-        return {"algorithm": self.algorithm, "top_k": self.top_k, **self._attack.settings_shown()}
+        return {"algorithm": self.algorithm, "top_k": self.top_k, **self._attack.settings}
 
     @property
     def extractions(self) -> dict[str, Extraction]:
@@ -146,6 +147,10 @@ class ExtractionCallback(CanaryCallback):
             self._send_tables(trainer)
             if self.verbose:
                 say(trainer, self._in_words(console_redaction(trainer, self.canaries, reveal=self.reveal)))
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the newest attack into the record of the run."""
+        self._attack.add_to_record(record)
 
     def state_dict(self) -> dict[str, Any]:
         """The newest attack, as plain values."""

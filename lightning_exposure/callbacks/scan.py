@@ -23,6 +23,7 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.leakage import Decoder
 from lightning_exposure.measuring import ModelOf, Schedule
 from lightning_exposure.measuring.scanning import ReferenceSource, ScanMonitor, ScanSettings
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.scan import NOT_CALIBRATED, Scan
 from lightning_exposure.secrets import Scanner
 from lightning_exposure.tokenization import Tokenizer
@@ -159,6 +160,10 @@ class ScanCallback(Callback):
             table = f"{self.scan.table()}\n\n" if self.scan.rows else ""
             note = "" if self.scan.calibrated else f"\n{NOT_CALIBRATED[0].upper()}{NOT_CALIBRATED[1:]}"
             say(trainer, f"{table}{self.scan.summary()}{note}")
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the newest scan, masked, into the record of the run."""
+        self._monitor.add_to_record(record)
 
     def state_dict(self) -> dict[str, Any]:
         """The history: numbers, and no secret."""

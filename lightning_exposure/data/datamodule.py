@@ -25,6 +25,7 @@ from lightning_exposure.data.packages import (
     packages_of,
 )
 from lightning_exposure.errors import ArgumentError, DataError
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.secrets import CanarySet
 
 _STATE = "lightning_exposure.ledger"
@@ -273,6 +274,11 @@ class CanaryDataModule:
     def _record(self, ids: tuple[str, ...]) -> None:
         self.ledger.add(self._epoch(), ids)
 
+    def _counted(self) -> Ledger:
+        """The ledger without what was fetched ahead of the training."""
+        ahead = [] if self._weaver is None else self._weaver.fetched_ahead(self._trained())
+        return self.ledger.without((self._epoch(), ids) for ids in ahead)
+
     def _trained(self) -> int | None:
         """How many batches of this epoch the Trainer has taken; it may have fetched one more."""
         return None if self.trainer is None else batches_taken(self.trainer)
@@ -284,12 +290,20 @@ class CanaryDataModule:
 
         With several processes every one of them has to call this, as they do when a Trainer writes a checkpoint.
         """
-        ahead = [] if self._weaver is None else self._weaver.fetched_ahead(self._trained())
-        ledger = self.ledger.without((self._epoch(), ids) for ids in ahead)
+        ledger = self._counted()
         if getattr(self.trainer, "world_size", 1) > 1:
             ledger = ledger.gather()
         theirs = {} if self.wrapped is None else self.wrapped.state_dict()
         return {**theirs, _STATE: ledger.state_dict()}
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the ledger into the record of the run: that of all processes, as long as they are all there."""
+        ledger, several = self._counted(), getattr(self.trainer, "world_size", 1) > 1
+        if several and record.interrupted:
+            return
+        record.ledger = (ledger.gather() if several else ledger).total
+        kind = "DataLoader" if self.wrapped is None else type(self.wrapped).__name__
+        record.data = {**(record.data or {}), "class": kind}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Give the wrapped data module its state, and go on counting where a checkpoint was written."""

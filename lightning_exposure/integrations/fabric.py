@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from lightning_exposure._lightning import needs_all_processes
 from lightning_exposure.measuring import Update, training_clock
-from lightning_exposure.measuring.surroundings import gather_objects, needs_all_processes
+from lightning_exposure.measuring.surroundings import gather_objects
 
 Value = TypeVar("Value")
 

@@ -10,12 +10,14 @@ from typing import Any
 from torch import nn
 
 from lightning_exposure._checks import flag, metric_name, whole_number
+from lightning_exposure._files import plain
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import AttackName, Extraction, check_settings, extract
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update
 from lightning_exposure.measuring.trees import CanaryTrees
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.verdicts import Verdict, verdict_of
 from lightning_exposure.secrets import Canary, Redaction
 from lightning_exposure.tree import SecretTree
@@ -151,16 +153,17 @@ class CanaryAttack:
             around.log(self.metrics, moment.step)
         return self.metrics
 
-    def settings_shown(self) -> dict[str, Any]:
-        """The settings of the algorithm, without what they may say of a secret: how it begins, or all of it."""
-        redaction = Redaction(self.trees.canaries, shared=True, reveal=self.reveal)
-        shown = dict(self._settings)
-        for name, value in self._settings.items():
-            for format in self.trees.by_format:
-                if isinstance(value, str) and value and format.acceptor().walk(value) is not None:
-                    shown[name] = redaction.beginning(value, format)
-                    break
-        return shown
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that were given, without what they may say of a secret: how it begins, or all of it."""
+        return self._shown(self._settings)
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the newest attack into the record of the run."""
+        place = record.place_for(self.name, self.trees.canaries, "extractions")
+        place.extractions = dict(self.extractions)
+        settings = {"algorithm": self.algorithm, "top_k": self._top_k, **self._shown(self._in_force)}
+        place.settings = {**place.settings, self.name: plain(settings, self.name)}
 
     def state_dict(self) -> dict[str, Any]:
         """The newest attack, as plain values.
@@ -188,6 +191,15 @@ class CanaryAttack:
             key: replace(ExposureEstimate(**fields), secret=texts.get(key, fields["secret"]))
             for key, fields in state_dict.get("estimates", {}).items()
         }
+
+    def _shown(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        redaction, shown = Redaction(self.trees.canaries, shared=True, reveal=self.reveal), dict(settings)
+        for name, value in settings.items():
+            for format in self.trees.by_format:
+                if isinstance(value, str) and value and format.acceptor().walk(value) is not None:
+                    shown[name] = redaction.beginning(value, format)
+                    break
+        return shown
 
     def _attack(
         self, model: nn.Module, around: Surroundings, moment: Moment, estimates: Mapping[str, ExposureEstimate]

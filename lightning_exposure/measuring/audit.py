@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from lightning_exposure._checks import check_confidence, metric_name
+from lightning_exposure._files import plain
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.identity import fingerprint, may_be_same
@@ -16,6 +17,7 @@ from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings
 from lightning_exposure.measuring.trees import CanaryTrees
 from lightning_exposure.privacy.audit.audit import AuditResult, audit, largest_provable_epsilon
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.secrets import Canary, CanarySet
 from lightning_exposure.tree import SecretTree
 from lightning_exposure.walks import score, uniform_walks
@@ -143,6 +145,12 @@ class CanaryAudit:
             metrics[f"{self.name}/alarm"] = float(self.alarm)
         around.log(metrics, moment.step)
         return metrics
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the newest audit into the record of the run."""
+        if self.result is not None:
+            found = {**self.result.to_dict(), "epsilon_lower": self.result.epsilon_lower, "alarm": self.alarm}
+            record.audit = plain(found, "audit")
 
     def state_dict(self) -> dict[str, Any]:
         """The baseline and the newest audit, as plain values."""

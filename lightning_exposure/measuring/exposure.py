@@ -20,7 +20,7 @@ from lightning_exposure.measuring.prior import CanaryPrior, PriorSource
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update
 from lightning_exposure.measuring.trees import CanaryTrees
-from lightning_exposure.report.record import Measurement, References
+from lightning_exposure.report.record import Measurement, References, RunRecord
 from lightning_exposure.secrets import Canary, Redaction
 from lightning_exposure.tree import SecretTree
 from lightning_exposure.walks import uniform_walks
@@ -211,6 +211,16 @@ class ExposureMonitor:
             epoch=0, step=0, train_loss=None, val_loss=None, seconds=0.0, estimates=self.baseline_estimates
         )
         return self._metrics(before)
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put all measurements into the record of the run."""
+        place = record.place_for(self.name, self.trees.canaries, "history")
+        place.history = list(self.history)
+        place.baseline = dict(self.baseline_estimates)
+        place.references = dict(self.scored_references)
+        when = {"every_n_epochs": self.schedule.every_n_epochs, "every_n_steps": self.schedule.every_n_steps}
+        how = {**self.arguments, "max_share": self.max_share, "prior": self.prior.source}
+        place.settings = {**place.settings, self.name: {**when, **how}}
 
     def state_dict(self) -> dict[str, Any]:
         """History and baseline, as plain values; and the weights before training, if they are the prior.

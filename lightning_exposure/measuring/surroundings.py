@@ -17,8 +17,6 @@ Value = TypeVar("Value")
 Update = Callable[[str], None]
 """Changes what is shown about how far something is."""
 
-_SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
-
 
 @dataclass(frozen=True)
 class Moment:
@@ -132,12 +130,3 @@ def gather_objects(value: Value, world_size: int) -> list[Value]:
     everything: list[Any] = [None] * world_size
     torch.distributed.all_gather_object(everything, value)
     return everything
-
-
-def needs_all_processes(strategy: object) -> bool:
-    """Whether a strategy of Lightning or Fabric shards the model, so that a forward needs all processes.
-
-    >>> needs_all_processes(object())
-    False
-    """
-    return any(base.__name__ in _SHARDED for base in type(strategy).__mro__)

@@ -8,6 +8,19 @@ from __future__ import annotations
 from lightning_exposure.report.figures.style import MissingExtraError
 from lightning_exposure.report.pages.run import write_report
 from lightning_exposure.report.record import Measurement, References, RunRecord
+from lightning_exposure.report.recording import Contributor, run_record
 from lightning_exposure.report.verdicts import Verdict, verdict_of
+from lightning_exposure.report.weights import weights_sha256
 
-__all__ = ["Measurement", "MissingExtraError", "References", "RunRecord", "Verdict", "verdict_of", "write_report"]
+__all__ = [
+    "Contributor",
+    "Measurement",
+    "MissingExtraError",
+    "References",
+    "RunRecord",
+    "Verdict",
+    "run_record",
+    "verdict_of",
+    "weights_sha256",
+    "write_report",
+]

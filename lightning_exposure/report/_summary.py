@@ -16,6 +16,7 @@ from lightning_exposure.report.verdicts import (
 from lightning_exposure.secrets import Canary, CanarySet
 
 _NAMES_SHOWN = 4
+_NOTHING = "Nothing is known: no exposure was measured, and no attack was made"
 
 
 def summarize(canaries: CanarySet, verdicts: Mapping[str, Verdict]) -> str:
@@ -25,6 +26,8 @@ def summarize(canaries: CanarySet, verdicts: Mapping[str, Verdict]) -> str:
         canaries: Those that were inserted, and those that were not: controls, and what was held out.
         verdicts: By the id of the canary.
     """
+    if not len(canaries):
+        return _NOTHING
     secrets = [canary for canary in canaries if canary.copies]
     controls = [canary for canary in canaries if not canary.copies]
     clauses = _of_secrets(secrets, verdicts)
@@ -51,7 +54,7 @@ def _of_secrets(secrets: Sequence[Canary], verdicts: Mapping[str, Verdict]) -> l
     if not open_ones:
         return [f"No secret can be extracted {ruled_out_in_words(verdicts[key] for key in by_mood[HOLDS])}"]
     if all(verdicts[key].why == NO_EVIDENCE for key in open_ones) and not by_mood[HOLDS]:
-        return ["Nothing is known: no exposure was measured, and no attack was made"]
+        return [_NOTHING]
     are = "is" if len(open_ones) == 1 else "are"
     return [f"{len(open_ones):,} {of} {are} neither extracted nor ruled out", f"unknown: {listed(open_ones)}"]
 

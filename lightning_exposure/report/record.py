@@ -23,6 +23,9 @@ FILE_NAME = "exposure.json"
 
 VERSION = 1
 
+_FACTS = ("privacy", "audit", "ledger", "gate", "scan", "model", "data")
+"""What is an object in JSON, or null."""
+
 
 @dataclass(frozen=True)
 class Measurement:
@@ -115,6 +118,15 @@ class RunRecord:
         ledger: How often each canary was read in training, by its id; None: not counted.
         gate: What the gate decided, and when; None: there was none.
         defences: What else was done against memorization, one entry each, with a "name".
+        scan: What a scan of the training texts found, masked; None: there was none.
+        model: What was trained: its "class", how many "parameters" it has, and the "sha256" of its weights; None: not
+            known.
+        data: What it was trained on: its "class" and how many "records" there are; None: not known.
+        date: When the record was made, in UTC and as in ISO 8601; None: not known.
+        interrupted: The kind of error that ended the training early, such as "KeyboardInterrupt"; None: it came to its
+            end.
+        others: What further callbacks measured or attacked: other canaries, or the same ones in another way. A record
+            each, by the name of the callback.
 
     Raises:
         ArgumentError: `settings` holds something that has no JSON form.
@@ -138,10 +150,38 @@ class RunRecord:
     ledger: dict[str, int] | None = None
     gate: dict[str, Any] | None = None
     defences: list[dict[str, Any]] = field(default_factory=list)
+    scan: dict[str, Any] | None = None
+    model: dict[str, Any] | None = None
+    data: dict[str, Any] | None = None
+    date: str | None = None
+    interrupted: str | None = None
+    others: dict[str, RunRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Settings as JSON types from the start, so that what is saved is what is loaded."""
         self.settings = plain(self.settings, "settings")
+
+    # ---- what is put into it ------------------------------------------------------------------------------
+
+    def place_for(self, name: str, canaries: CanarySet, results: str) -> RunRecord:
+        """Where a callback puts its results: here, unless this record has such results already, or is about others.
+
+        Args:
+            name: Of the callback.
+            canaries: That it is about.
+            results: The attribute that it will fill, such as "history".
+
+        Returns:
+            This record, one of `others`, or a new one among them.
+        """
+        for record in (self, *self.others.values()):
+            if getattr(record, results):
+                continue
+            known, given = ({canary.id: canary.text for canary in some} for some in (record.canaries, canaries))
+            if known.items() <= given.items() or given.items() <= known.items():
+                record.canaries = max(record.canaries, canaries, key=len)
+                return record
+        return self.others.setdefault(name, RunRecord(canaries, steps=self.steps))
 
     # ---- what it says -------------------------------------------------------------------------------------
 
@@ -209,9 +249,21 @@ class RunRecord:
         Raises:
             ArgumentError: An id or a format's name does not belong to the canaries; names the field.
         """
+        path = Path(directory) / FILE_NAME
+        write_json(path, {"version": VERSION, **self.to_dict(reveal=reveal)}, private=True)
+        return path
+
+    def to_dict(self, *, reveal: bool = False) -> dict[str, Any]:
+        """Everything as plain values, for JSON on this machine: canaries are in full.
+
+        Args:
+            reveal: Whether candidates of attacks that are no canary are in full, too; otherwise they are masked.
+
+        Raises:
+            ArgumentError: An id or a format's name does not belong to the canaries; names the field.
+        """
         self._check()
-        content = {
-            "version": VERSION,
+        return {
             "canaries": self.canaries.to_dict(),
             "settings": self.settings,
             "baseline": _estimates_to_dict(self.baseline),
@@ -222,15 +274,12 @@ class RunRecord:
             },
             "extractions": self._extractions_to_dict(Redaction(self.canaries, reveal=reveal)),
             "steps": self.steps,
-            "privacy": plain(self.privacy, "privacy"),
-            "audit": plain(self.audit, "audit"),
-            "ledger": plain(self.ledger, "ledger"),
-            "gate": plain(self.gate, "gate"),
+            **{name: plain(getattr(self, name), name) for name in _FACTS},
             "defences": plain(self.defences, "defences"),
+            "date": self.date,
+            "interrupted": self.interrupted,
+            "others": {name: record.to_dict(reveal=reveal) for name, record in self.others.items()},
         }
-        path = Path(directory) / FILE_NAME
-        write_json(path, content, private=True)
-        return path
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> RunRecord:
@@ -242,6 +291,10 @@ class RunRecord:
         given = Path(path)
         root = read_json(given / FILE_NAME if given.is_dir() else given)
         root["version"].only(VERSION)
+        return cls._read(root)
+
+    @classmethod
+    def _read(cls, root: Field) -> RunRecord:
         canaries = CanarySet.from_dict(root["canaries"].value, root["canaries"].where)
         formats = list(dict.fromkeys(canary.format.name for canary in canaries))
         return cls(
@@ -255,8 +308,10 @@ class RunRecord:
                 for name, item in _of_formats(root["extractions"], formats)
             },
             steps=_optional_count(root["steps"]),
-            **{name: _optional_object(root[name]) for name in ("privacy", "audit", "ledger", "gate")},
+            **{name: _optional(root[name], dict) for name in _FACTS},
+            **{name: _optional(root[name], str) for name in ("date", "interrupted")},
             defences=[item.as_(dict) for item in root["defences"].items()],
+            others={name: cls._read(item) for name, item in root["others"].entries().items()},
         )
 
     def _extractions_to_dict(self, redaction: Redaction) -> dict[str, Any]:
@@ -300,8 +355,8 @@ def _optional_count(field: Field) -> int | None:
     return None if field.value is None else field.count()
 
 
-def _optional_object(field: Field) -> dict[str, Any] | None:
-    return None if field.value is None else field.as_(dict)
+def _optional(field: Field, kind: type[Any]) -> Any:
+    return None if field.value is None else field.as_(kind)
 
 
 def _read_measurement(item: Field, canaries: CanarySet) -> Measurement:
@@ -312,13 +367,13 @@ def _read_measurement(item: Field, canaries: CanarySet) -> Measurement:
         val_loss=optional_number(item["val_loss"]),
         seconds=item["seconds"].number(),
         estimates=read_estimates(item["estimates"], canaries),
-        method=None if item["method"].value is None else item["method"].as_(str),
+        method=_optional(item["method"], str),
         samples=_optional_count(item["samples"]),
         budget=_optional_count(item["budget"]),
-        seed=None if item["seed"].value is None else item["seed"].as_(int),
+        seed=_optional(item["seed"], int),
         precision=optional_number(item["precision"], finite=True),
         cut=item["cut"].as_(bool),
-        prior=None if item["prior"].value is None else item["prior"].as_(str),
+        prior=_optional(item["prior"], str),
     )
 
 

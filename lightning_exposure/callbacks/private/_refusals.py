@@ -120,6 +120,14 @@ def accumulation(batches: int) -> str:
     )
 
 
+def overspent(max_epsilon: float | None, epsilon: float) -> str:
+    """Why a training run that goes on after its budget is spent cannot."""
+    return (
+        f"max_epsilon is {max_epsilon}, and spent ({epsilon:.4g}); expected the Trainer to stop. Leave out min_epochs "
+        "and min_steps."
+    )
+
+
 def refuse_exchanged(optimizers: list[Any], private: Any) -> None:
     """Refuse optimizers of a Trainer that are not the private one.
 

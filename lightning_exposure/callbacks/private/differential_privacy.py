@@ -6,6 +6,7 @@ import contextlib
 import math
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_exposure._checks import choice, number, whole_number
+from lightning_exposure._files import plain
 from lightning_exposure.callbacks.private import _refusals as refusals
 from lightning_exposure.callbacks.private._account import Account
 from lightning_exposure.callbacks.private._announcing import announce
@@ -20,6 +22,7 @@ from lightning_exposure.callbacks.private._guarding import Guard
 from lightning_exposure.callbacks.private._loaders import next_draw, poisson_loader, refuse_change, replace_loader
 from lightning_exposure.callbacks.private._monitors import Monitors
 from lightning_exposure.callbacks.private._probing import Probing
+from lightning_exposure.callbacks.private._recording import privacy_facts
 from lightning_exposure.callbacks.private._seams import check_names
 from lightning_exposure.errors import DataError, FitError
 from lightning_exposure.privacy.clipping.clipping import Clipping
@@ -31,6 +34,7 @@ from lightning_exposure.privacy.steps.origin import read_history
 from lightning_exposure.privacy.steps.poisson import PoissonLoader, fresh_seed, generators
 from lightning_exposure.privacy.steps.private_steps import PrivateSteps
 from lightning_exposure.privacy.steps.proof import Promise
+from lightning_exposure.report.record import RunRecord
 
 
 class DifferentialPrivacy(Callback):
@@ -184,7 +188,7 @@ class DifferentialPrivacy(Callback):
         datamodule = getattr(trainer, "datamodule", None)
         for source, kind in ((datamodule, "LightningDataModule"), (pl_module, "LightningModule")):
             if refusals.is_overridden("train_dataloader", source, kind):
-                self._undo.callback(replace_loader(source, self._next_generator, self._cannot_read))
+                self._undo.callback(replace_loader(source, self._next_generator, partial(setattr, self, "_problem")))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what shows only when the model and the optimizers are made."""
@@ -318,6 +322,10 @@ class DifferentialPrivacy(Callback):
         finally:
             self._restore()
 
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the promise, and how it was spent, into the record of the run."""
+        record.privacy = plain(privacy_facts(self), "privacy")
+
     def state_dict(self) -> dict[str, Any]:
         """The history and the noise, as plain values; no randomness."""
         history = [list(entry) for entry in self.history]
@@ -348,9 +356,6 @@ class DifferentialPrivacy(Callback):
     def _log(self, module: LightningModule, **options: Any) -> None:
         self._account.log(module, self.epsilon, **options)
 
-    def _cannot_read(self, problem: DataError) -> None:
-        self._problem = problem
-
     def _find_loader(self, trainer: Trainer) -> PoissonLoader:
         if self._problem is not None:
             raise self._problem
@@ -369,10 +374,7 @@ class DifferentialPrivacy(Callback):
         assert self._loader is not None
         assert self.noise_multiplier_ is not None
         if self.steps >= self._limit:
-            raise FitError(
-                f"max_epsilon is {self.budget.max_epsilon}, and spent ({self.epsilon:.4g}); expected the Trainer to "
-                "stop. Leave out min_epochs and min_steps."
-            )
+            raise FitError(refusals.overspent(self.budget.max_epsilon, self.epsilon))
         module = None if self._module is None else self._module()
         self._account.step(module, self.noise_multiplier_, self._loader.sample_rate)
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from lightning_exposure._checks import metric_name, refusal
+from lightning_exposure._files import plain
 from lightning_exposure.adapters import StepModel
 from lightning_exposure.errors import ArgumentError, ExposureError
 from lightning_exposure.exposure import weights_of_checkpoint, weights_on_cpu, with_weights, without_adapters
@@ -22,6 +23,7 @@ from lightning_exposure.measuring.scanning._settings import ScanSettings
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings
 from lightning_exposure.measuring.trees import ModelOf, check_pick
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.scan import Scan
 from lightning_exposure.secrets.scanner import Finding
 from lightning_exposure.tokenization import Tokenizer
@@ -153,6 +155,11 @@ class ScanMonitor:
             What was logged; None if nothing was measured.
         """
         return None if self._scanned_at == moment.step else self._scan(module, around, moment)
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put the newest scan into the record of the run, masked."""
+        if self.scan is not None:
+            record.scan = plain(self.scan.to_dict(), "scan")
 
     def state_dict(self) -> dict[str, Any]:
         """The history, and the weights of a reference that would be lost otherwise; no text."""

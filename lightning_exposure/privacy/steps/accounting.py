@@ -52,6 +52,18 @@ class Spent(NamedTuple):
     accountant: str
 
 
+class Spending(NamedTuple):
+    """How much was spent after some steps.
+
+    Attributes:
+        steps: How many.
+        epsilon: The upper bound.
+    """
+
+    steps: int
+    epsilon: float
+
+
 def spent(history: History, delta: float, accountant: AccountantName = "prv") -> Spent:
     """What a history has spent, and which accountant could say so.
 
@@ -99,6 +111,30 @@ def with_steps(history: History, noise_multiplier: float, sample_rate: float, st
     if steps and listed and listed[-1][:2] == (noise_multiplier, sample_rate):
         steps += listed.pop()[2]
     return [*listed, (noise_multiplier, sample_rate, steps)] if steps else listed
+
+
+def spending(history: History, delta: float, accountant: AccountantName = "prv", points: int = 8) -> list[Spending]:
+    """How epsilon grew over the steps of a history: after some of them, evenly spread, and after the last.
+
+    Args:
+        history: Steps as `(noise multiplier, sample rate, how many)`.
+        delta: The delta that goes with epsilon.
+        accountant: As for `spent`.
+        points: After how many steps at most.
+
+    Example:
+        >>> [after for after, _ in spending([(1.0, 0.1, 5), (2.0, 0.1, 3)], delta=1e-6, accountant="rdp", points=4)]
+        [2, 4, 6, 8]
+    """
+    total = sum(count for _, _, count in history)
+    found = []
+    for after in dict.fromkeys(-(-total * point // points) for point in range(1, points + 1)) if total else ():
+        so_far, left = [], after
+        for noise, rate, count in history:
+            so_far += [(noise, rate, min(count, left))] if left else []
+            left -= min(count, left)
+        found.append(Spending(after, epsilon(so_far, delta, accountant)))
+    return found
 
 
 def noise_for(

@@ -1,0 +1,33 @@
+"""What a record says of a private training run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lightning_exposure.privacy.steps.accounting import spending, spent
+
+if TYPE_CHECKING:
+    from lightning_exposure.callbacks.private.differential_privacy import DifferentialPrivacy
+
+
+def privacy_facts(privacy: DifferentialPrivacy) -> dict[str, Any]:
+    """The promise, what it rests on, and how epsilon was spent; JSON types but for an epsilon that is infinite."""
+    budget, history = privacy.budget, list(privacy.history)
+    said = spent(history, budget.delta, budget.accountant)
+    return {
+        "epsilon": said.epsilon,
+        "delta": budget.delta,
+        "accountant": said.accountant,
+        "noise_multiplier": privacy.noise_multiplier_,
+        "max_grad_norm": privacy.max_grad_norm,
+        "sample_rate": history[-1][1] if history else None,
+        "steps": privacy.steps,
+        "target_epsilon": budget.target_epsilon,
+        "max_epsilon": budget.max_epsilon,
+        "history": [list(entry) for entry in history],
+        "spending": [list(point) for point in spending(history, budget.delta, budget.accountant)],
+        "loss_reduction": privacy.loss_reduction,
+        "post_processing": list(privacy.post_processing),
+        "proven": privacy.verify_steps > 0,
+        "seeded": privacy.seed is not None,
+    }
