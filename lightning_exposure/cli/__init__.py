@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 
 from lightning_exposure import __version__
-from lightning_exposure.cli._importing import IMPORT, import_given
+from lightning_exposure.cli._importing import IMPORT, import_named
 from lightning_exposure.cli.arguments import PROGRAM, Parser, one_line
 from lightning_exposure.errors import ArgumentError, ExposureError
 
@@ -64,7 +64,7 @@ def _dispatch(arguments: list[str]) -> int:
         _, equals, given = arguments.pop(0).partition("=")
         if not equals and not arguments:
             raise ArgumentError(f"{IMPORT} is given without a value; expected a module or a file. Name one after it.")
-        import_given(given if equals else arguments.pop(0))
+        import_named(given if equals else arguments.pop(0))
     if arguments and arguments[0] in COMMANDS:
         command = import_module(f"{__name__}.commands.{arguments[0]}")
         code: int = command.run(arguments[1:])

@@ -1,4 +1,4 @@
-"""`--import`: modules of the user's own, for what they register."""
+"""Modules of the user's own: for what they register (`--import`), or for a class in them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,35 @@ import sys
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 from lightning_exposure._checks import refusal
 
 IMPORT = "--import"
 
 
-def import_given(name: str) -> None:
+def import_named(name: str, option: str = IMPORT) -> ModuleType:
     """Import a module by its name, also from the current directory, or run a `.py` file as one.
+
+    Args:
+        name: The module or the file.
+        option: What asked for it, for messages.
 
     Raises:
         ArgumentError: There is no such module or file, or it fails.
     """
     try:
         if name.endswith(".py"):
-            _import_file(Path(name))
-        else:
-            if os.getcwd() not in sys.path:
-                sys.path.insert(0, os.getcwd())
-            import_module(name)
+            return _import_file(Path(name))
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        return import_module(name)
     except Exception as error:  # code of the user's own fails in its own ways
         remedy = f"It failed: {type(error).__name__}: {error}"
-        raise refusal(IMPORT, name, "the name of a module, or a .py file, that can be imported", remedy) from error
+        raise refusal(option, name, "the name of a module, or a .py file, that can be imported", remedy) from error
 
 
-def _import_file(path: Path) -> None:
+def _import_file(path: Path) -> ModuleType:
     spec = spec_from_file_location(path.stem, path)
     assert spec is not None, "every .py file has one"
     assert spec.loader is not None
@@ -44,3 +48,4 @@ def _import_file(path: Path) -> None:
         if sys.modules.get(path.stem) is module:
             del sys.modules[path.stem]
         raise
+    return module

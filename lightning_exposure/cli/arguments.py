@@ -28,27 +28,21 @@ class Parser(argparse.ArgumentParser):
         raise ArgumentError(f"{message} (see '{self.prog} --help')")
 
 
-def add_format_options(parser: argparse.ArgumentParser) -> None:
-    """`--format` and `--pattern`: one of the named formats, or one of the user's own."""
-    from lightning_exposure.secrets import NAMED_FORMATS  # not before help for a command is asked for
-
-    names = ", ".join(NAMED_FORMATS.names())
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--format", metavar="NAME", help=f"a built-in format instead of those of the canaries: {names}")
-    group.add_argument(
-        "--pattern",
-        metavar="TEXT",
-        help="a format of your own: '#' is a digit, '?' a lower-case letter, as in 'my code is ####'",
-    )
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """`CHECKPOINT`, and where the files are that belong to it."""
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="a run's model.ckpt, or the directory of the run")
+def add_canaries_option(parser: argparse.ArgumentParser) -> None:
+    """`--canaries`: those that the model was trained with."""
     parser.add_argument("--canaries", metavar="FILE", help="the canaries (default: canaries.json beside the model)")
-    parser.add_argument("--tokenizer", metavar="FILE", help="the tokenizer (default: tokenizer.json beside the model)")
+
+
+def add_output_options(parser: argparse.ArgumentParser, hidden: str) -> None:
+    """`--json` and `--reveal`.
+
+    Args:
+        parser: What they are added to.
+        hidden: What is masked unless it is revealed.
+    """
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument(
-        "--device", default="cpu", metavar="NAME", help="where the model runs: cpu, cuda, mps (default: %(default)s)"
+        "--reveal", action="store_true", help=f"show {hidden}, which are masked otherwise; canaries are always shown"
     )
 
 
@@ -64,3 +58,13 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None and not isinstance(error, ExposureError):
         return f"{error.filename}: {error.strerror}"
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def in_short(error: BaseException, limit: int = 200) -> str:
+    """Enough of a long message of someone else's, without line breaks.
+
+    >>> in_short(ValueError("it cannot be done " * 20), limit=20)
+    'it cannot be done...'
+    """
+    text = one_line(error)
+    return text if len(text) <= limit else f"{text[: limit - 3].rstrip()}..."

@@ -49,6 +49,30 @@ def prior_from_model(model: nn.Module | StepModel, tree: SecretTree, *, context:
     return SecretTree(model, tree.format, tree.tokenizer, context=context, batch_size=tree.batch_size)
 
 
+def prior_of_tree(reference: SecretTree, tree: SecretTree) -> SecretTree | OwnTokenizerPrior:
+    """The prior that a reference with a tokenizer of its own gives to the secrets of a tree.
+
+    Args:
+        reference: The tree of the same format, with the reference model and its tokenizer.
+        tree: What is measured.
+
+    Returns:
+        The reference itself, if both spell the secrets as the same tokens, so that they can be read in step; else what
+        it says of whole texts.
+    """
+    return reference if _spelt_alike(tree, reference) else OwnTokenizerPrior(reference)
+
+
+def _spelt_alike(tree: SecretTree, reference: SecretTree) -> bool:
+    """Whether two tokenizers spell the secrets of a format as the same tokens."""
+    if tree.spelling.vocab_size != reference.spelling.vocab_size:
+        return False
+    if list(tree.spelling.root) != list(reference.spelling.root):
+        return False
+    texts = tree.format.sample(min(16, tree.format.size), 0)
+    return bool(np.array_equal(tree.paths(texts), reference.paths(texts)))
+
+
 def weights_on_cpu(module: nn.Module) -> dict[str, Tensor]:
     """A copy of all weights and buffers of a module, kept on the CPU: what it was before it is trained any further."""
     return {name: value.detach().to("cpu", copy=True) for name, value in module.state_dict().items()}

@@ -120,7 +120,7 @@ def test_the_command_line_chooses_it(registered: type[OwnAdapter], tmp_path: Pat
     trainer.strategy.connect(model)
     trainer.save_checkpoint(tmp_path / "model.ckpt")
     CHARS.save(tmp_path / "tokenizer.json")
-    arguments = ["measure", str(tmp_path), "--pattern", "pin ##", "--secret", "pin 12", "--json"]
+    arguments = ["measure", "--model", str(tmp_path), "--format", "pin ##", "--secret", "pin 12", "--json", "--reveal"]
     assert main(arguments) == 0
     assert '"pin 12"' in capsys.readouterr().out
     assert [type(module) for module in registered.made] == [LanguageModel]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_exposure.cli._runs import load_model
+from lightning_exposure.cli.models import load_any_model
 from lightning_exposure.data.corpora import python_topics
 from lightning_exposure.report import RunRecord
 from tests.cli.conftest import Run
@@ -53,5 +53,5 @@ def test_as_it_is(run: Run, tmp_path: Path) -> None:
     assert out.splitlines()[-1] == (
         "Verdict: 2 of 3 secrets can be extracted: 1 with the first guess, 1 more within 1,000,000 guesses."
     )
-    model = load_model(str(tmp_path / "run"), None, "cpu").model
+    model = load_any_model(str(tmp_path / "run")).model
     assert sum(parameter.numel() for parameter in model.parameters()) > 100_000

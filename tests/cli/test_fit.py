@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lightning_exposure import CanarySet
-from lightning_exposure.cli._runs import load_model
+from lightning_exposure.cli.models import load_any_model
 from lightning_exposure.report import MissingExtraError, RunRecord
 from tests.cli.conftest import TINY, Run
 from tests.cli.test_program import assert_error
@@ -44,7 +44,7 @@ def test_a_run_leaves_everything(run_dir: Path) -> None:
         rows = list(csv.DictReader(file))
     assert any(row["exposure/pin-30x"] for row in rows)
     assert "<html" in (run_dir / "report.html").read_text(encoding="utf-8")
-    trained = load_model(str(run_dir), None, "cpu")
+    trained = load_any_model(str(run_dir))
     assert trained.model.hparams["vocab_size"] == trained.tokenizer.vocab_size
 
 
@@ -84,11 +84,11 @@ def test_a_configuration_repeats_a_run(run: Run, run_dir: Path, tmp_path: Path) 
 
 
 def test_print_config(run: Run, tmp_path: Path) -> None:
-    code, out, err = run("fit", "--print_config", "--pattern", "##", "--model.lr", "0.5", "--repetitions", "3")
+    code, out, err = run("fit", "--print_config", "--format", "##", "--model.lr", "0.5", "--repetitions", "3")
     assert (code, err) == (0, "")
     config = yaml.safe_load(out)
     # A pattern may look like a comment of YAML.
-    assert (config["pattern"], config["model"]["lr"], config["repetitions"]) == ("##", 0.5, [3])
+    assert (config["format"], config["model"]["lr"], config["repetitions"]) == ("##", 0.5, [3])
     file = tmp_path / "config.yaml"
     file.write_text(out, encoding="utf-8")
     assert yaml.safe_load(run("fit", f"--config={file}", "--print_config").out) == config
@@ -97,7 +97,7 @@ def test_print_config(run: Run, tmp_path: Path) -> None:
 def test_callbacks_and_settings_of_the_attack(run: Run, text_file: Path, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     config: dict[str, Any] = {
-        "pattern": "the code is ##",
+        "format": "the code is ##",
         "extraction": {"algorithm": "beam", "top_k": 2, "settings": {"width": 7}},
         "trainer": {
             "max_epochs": 5,

@@ -61,12 +61,17 @@ def test_version(run: Run) -> None:
     [
         (["teleport"], ["teleport", "demo"]),
         (["--wrong"], ["--wrong"]),
-        (["measure"], ["CHECKPOINT", "lightning-exposure measure --help"]),
-        (["measure", "nowhere.ckpt"], ["nowhere.ckpt does not exist"]),
-        (["measure", "x", "--method", "guess"], ["--method", "guess", "importance"]),
-        (["measure", "x", "--budget", "many"], ["--budget", "many"]),
-        (["extract", "nowhere"], ["nowhere"]),
-        (["extract", "x", "--format", "ssn", "--pattern", "a #"], ["--pattern", "--format"]),
+        (["measure"], ["--model", "lightning-exposure measure --help"]),
+        (["measure", "somewhere"], ["--model"]),
+        (["measure", "--model", "nowhere.ckpt"], ["--model is 'nowhere.ckpt', which does not exist"]),
+        (["measure", "--model", "x", "--method", "guess"], ["--method", "guess", "importance"]),
+        (["measure", "--model", "x", "--budget", "many"], ["--budget", "many"]),
+        (["measure", "--model", "x", "--secret", "@nowhere.txt"], ["@nowhere.txt", "no such file"]),
+        (["measure", "--model", "x", "--secret"], ["--secret", "expected at least one argument"]),
+        (["measure", "--model", "x", "--pattern", "a #"], ["--pattern"]),
+        (["extract", "--model", "nowhere"], ["nowhere"]),
+        (["extract", "--model", "x", "--known", "@nowhere.txt"], ["--known", "no such file"]),
+        (["scan", "x", "--model", "y", "--format", "zip"], ["--format is 'zip'", "ssn", "regex:"]),
         (["report", "nowhere"], ["nowhere"]),
         (["demo", "--max_epochs", "0"], ["--max_epochs is 0; expected an integer of at least 1"]),
         (["demo", "--text", "nowhere.txt"], ["nowhere.txt"]),
@@ -75,9 +80,11 @@ def test_version(run: Run) -> None:
         (["fit", "--config", "nowhere.yaml"], ["nowhere.yaml"]),
         (["fit", "--model.architecture", "rnn"], ["architecture", "rnn", "lstm"]),
         (["fit", "--format", "zip"], ["zip", "ssn"]),
-        (["fit", "--format", "ssn", "--pattern", "##"], ["--format and --pattern"]),
-        (["fit", "--pattern", "##"], ["prompt"]),
-        (["fit", "--pattern", "no blank"], ["no blank"]),
+        (["fit", "--pattern", "##"], ["--pattern"]),
+        (["fit", "--format", "##"], ["prompt"]),
+        (["fit", "--format", "no blank"], ["no blank", "Put a blank into it"]),
+        (["fit", "--format", "sssn"], ["Did you mean 'ssn'?"]),
+        (["fit", "--format", "regex:a+"], ["a+"]),
         (["fit", "--repetitions", "-1"], ["repetitions"]),
         (["fit", "--data.text_or_path", "nowhere.txt"], ["nowhere.txt"]),
         (["fit", "--extraction.algorithm", "luck"], ["luck", "beam"]),
@@ -131,11 +138,13 @@ def test_a_format_of_your_own_works_on_the_command_line(
     run: Run, run_dir: Path, own_format: Path, given: list[str]
 ) -> None:
     secret = "the door opens with 42"
-    assert_error(run("measure", run_dir, "--format=door", "--secret", secret), "door", "ssn")
-    code, out, err = run(*given, "measure", run_dir, "--format=door", "--secret", secret, "--json")
+    assert_error(run("measure", "--model", run_dir, "--format=door", "--secret", secret), "door", "ssn")
+    code, out, err = run(
+        *given, "measure", "--model", run_dir, "--format=door", "--secret", secret, "--json", "--reveal"
+    )
     assert (code, err) == (0, "")
     assert json.loads(out)[0]["secret"] == secret
-    code, out, _ = run("extract", run_dir, "--format=door", "--json")
+    code, out, _ = run("extract", "--model", run_dir, "--format=door", "--json")
     assert code == 0
     assert list(json.loads(out)) == ["door"]
     assert "door" in run("extract", "--help").out
@@ -161,14 +170,23 @@ def test_an_attack_of_your_own_has_its_settings_on_the_command_line(run: Run, ru
     (tmp_path / "own_attack.py").write_text(OWN_ATTACK)
     try:
         code, out, err = run(
-            "--import", tmp_path / "own_attack.py", "extract", run_dir, "--algorithm=narrow", "--nodes=2", "--json"
+            "--import",
+            tmp_path / "own_attack.py",
+            "extract",
+            "--model",
+            run_dir,
+            "--algorithm=narrow",
+            "--nodes=2",
+            "--json",
         )
         assert (code, err) == (0, "")
         found = json.loads(out)["pin"]
         assert (found["algorithm"], found["settings"]["nodes"], found["expansions"]) == ("narrow", 2, 7)
         assert "narrow: how many nodes to keep (default: 3)" in " ".join(run("extract", "--help").out.split())
-        assert_error(run("extract", run_dir, "--algorithm=narrow", "--nodes=few"), "--nodes is 'few'", "an integer")
-        assert_error(run("extract", run_dir, "--nodes=2"), "nodes is '2'", "a setting of 'shortest_path'")
+        assert_error(
+            run("extract", "--model", run_dir, "--algorithm=narrow", "--nodes=few"), "--nodes is 'few'", "an integer"
+        )
+        assert_error(run("extract", "--model", run_dir, "--nodes=2"), "nodes is '2'", "a setting of 'shortest_path'")
         assert "narrow" in run("fit", "--help").out
     finally:
         sys.modules.pop("own_attack", None)

@@ -16,7 +16,7 @@ from lightning_exposure import CanarySet, CharTokenizer
 from lightning_exposure.cli._texts import is_mailbox, read_texts
 from tests.cli.conftest import Run
 
-PATTERN = "--pattern=my pin is ####"
+FORMAT = "--format=my pin is ####"
 
 
 @pytest.fixture
@@ -37,19 +37,19 @@ def digits(secret: str) -> str:
 
 
 def test_a_table_without_any_secret(run: Run, run_dir: Path, text: Path, secrets: list[str]) -> None:
-    done = run("scan", text, "--model", run_dir, PATTERN)
+    done = run("scan", text, "--model", run_dir, FORMAT)
     assert done.code == 0, done.err
     assert "Not calibrated" in done.out
     assert "3 distinct secrets" in done.out
     for hidden in (*map(digits, secrets), "536", "4399", "my pin"):
         assert hidden not in done.out.replace("pin-", "")
-    shown = run("scan", text, "--model", run_dir, PATTERN, "--reveal")
+    shown = run("scan", text, "--model", run_dir, FORMAT, "--reveal")
     for secret in secrets:
         assert digits(secret) in shown.out
 
 
 def test_json_has_one_row_for_each_secret(run: Run, run_dir: Path, text: Path, secrets: list[str]) -> None:
-    done = run("scan", text, "--model", run_dir, "--reference", run_dir, PATTERN, "--json", "--reveal", "--alpha=0.1")
+    done = run("scan", text, "--model", run_dir, "--reference", run_dir, FORMAT, "--json", "--reveal", "--alpha=0.1")
     assert done.code == 0, done.err
     content = json.loads(done.out)
     assert content["calibrated"] is True
@@ -68,14 +68,14 @@ def test_json_has_one_row_for_each_secret(run: Run, run_dir: Path, text: Path, s
 def test_a_page_and_who_may_read_it(run: Run, run_dir: Path, text: Path, secrets: list[str], tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     page = tmp_path / "page.html"
-    assert run("scan", text, "--model", run_dir, PATTERN, "--out", page, "--limit=1").code == 0
+    assert run("scan", text, "--model", run_dir, FORMAT, "--out", page, "--limit=1").code == 0
     content = page.read_text()
     assert "not calibrated" in content.lower()
     assert digits(secrets[1]) not in content
     assert "2 more not measured" in content
     for name in ("page.html", "scan.json"):
         out = tmp_path / name
-        assert run("scan", text, "--model", run_dir, PATTERN, "--limit=1", "--reveal", "--out", out).code == 0
+        assert run("scan", text, "--model", run_dir, FORMAT, "--limit=1", "--reveal", "--out", out).code == 0
         assert digits(secrets[1]) in out.read_text()
         assert stat.S_IMODE(out.stat().st_mode) == 0o600
 
@@ -91,7 +91,7 @@ def test_a_reference_from_another_run_may_have_another_tokenizer(
     (tmp_path / "other").mkdir()
     other.save(tmp_path / "other" / "tokenizer.json")
     _save(model, tmp_path / "other" / "model.ckpt")
-    done = run("scan", text, "--model", run_dir, "--reference", tmp_path / "other", PATTERN, "--json")
+    done = run("scan", text, "--model", run_dir, "--reference", tmp_path / "other", FORMAT, "--json")
     assert done.code == 0, done.err
     content = json.loads(done.out)
     assert content["calibrated"]
@@ -106,30 +106,21 @@ def _save(model: Any, path: Path) -> None:
     trainer.save_checkpoint(path)
 
 
-def test_a_hugging_face_directory(run: Run, tmp_path: Path, text: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    tokenizers = pytest.importorskip("tokenizers")
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    made.train_from_iterator(
-        [text.read_text()] * 3, tokenizers.trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet)
-    )
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(vocab_size=made.get_vocab_size(), n_embd=16, n_layer=1, n_head=2, n_positions=64)
-    config.bos_token_id = config.eos_token_id = 0
-    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made).save_pretrained(tmp_path / "gpt2")
-    done = run("scan", text, "--model", tmp_path / "gpt2", PATTERN, "--json", "--samples=256", "--budget=500")
+def test_a_hugging_face_directory(run: Run, hf_dir: Path, text: Path) -> None:
+    done = run("scan", text, "--model", hf_dir, FORMAT, "--json", "--samples=256", "--budget=500")
     assert done.code == 0, done.err
     rows = json.loads(done.out)["rows"]
     assert len(rows) == 3
     assert all(row["exposure"] for row in rows), rows
-    (tmp_path / "gpt2" / "tokenizer.json").unlink()
-    broken = run("scan", text, "--model", tmp_path / "gpt2", PATTERN)
-    assert broken.code == 2
-    assert "save_pretrained" in broken.err
+
+
+def test_a_format_by_its_name(run: Run, run_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("my pin is 1234, and my code is ab1\n")
+    formats = ["--format=pin", "--format=regex:my code is [a-z]{2}[0-9]"]
+    done = run("scan", path, "--model", run_dir, *formats, "--json", "--reveal", "--samples=64", "--budget=200")
+    assert done.code == 0, done.err
+    assert {row["secret"] for row in json.loads(done.out)["rows"]} == {"1234", "ab1"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import torch
 
 from lightning_exposure import CanarySet, Extraction, SecretFormat, SecretTree, extract, measure_exposure
 from lightning_exposure.cli import main
-from lightning_exposure.cli._runs import load_model
+from lightning_exposure.cli.models import load_any_model
 from lightning_exposure.exposure import PoorFitWarning
 from lightning_exposure.report import RunRecord
 from tests.cli.conftest import TINY, Run
@@ -28,7 +28,7 @@ def canaries(run_dir: Path) -> CanarySet:
 
 @pytest.fixture
 def tree(run_dir: Path) -> SecretTree:
-    trained = load_model(str(run_dir / "model.ckpt"), None, "cpu")
+    trained = load_any_model(str(run_dir / "model.ckpt"))
     return trained.tree(SecretFormat.pin())
 
 
@@ -36,7 +36,7 @@ def tree(run_dir: Path) -> SecretTree:
 
 
 def test_measure_prints_a_line_per_canary(run: Run, run_dir: Path, canaries: CanarySet) -> None:
-    code, out, err = run("measure", run_dir / "model.ckpt")
+    code, out, err = run("measure", "--model", run_dir / "model.ckpt")
     assert (code, err) == (0, "")
     heading, _, *rows = out.splitlines()
     assert heading.split()[:4] == ["canary", "secret", "exposure", "interval"]
@@ -49,18 +49,18 @@ def test_measure_prints_a_line_per_canary(run: Run, run_dir: Path, canaries: Can
 def test_measure_says_how_many_guesses_find_a_secret(run: Run, run_dir: Path, tree: SecretTree) -> None:
     first, *_, last = extract(tree, "brute_force", top_k=10_000).candidates
     secrets = ["--secret", first.text, last.text]
-    heading, _, *rows = run("measure", run_dir, *secrets).out.splitlines()
+    heading, _, *rows = run("measure", "--model", run_dir, *secrets).out.splitlines()
     assert "guesses" in heading.split()
     assert "1st (proven)" in rows[0]
     assert "not within 1,000 (proven)" in rows[1]
-    found = json.loads(run("measure", run_dir, "--json", *secrets).out)
+    found = json.loads(run("measure", "--model", run_dir, "--json", *secrets).out)
     assert [one["guesses"]["proven_guesses"] for one in found] == [[1, 1], [10_000, 10_000]]
     assert [one["guesses"]["mood"] for one in found] == ["leaks", "holds"]
 
 
 def test_measure_says_what_the_training_said(run: Run, run_dir: Path) -> None:
     record = RunRecord.load(run_dir)
-    found = json.loads(run("measure", run_dir, "--json").out)
+    found = json.loads(run("measure", "--model", run_dir, "--json").out)
     assert record.final is not None
     assert {one["canary"]: one["rank"] for one in found} == {
         name: estimate.rank for name, estimate in record.final.estimates.items()
@@ -69,7 +69,7 @@ def test_measure_says_what_the_training_said(run: Run, run_dir: Path) -> None:
 
 def test_measure_with_options(run: Run, run_dir: Path, tree: SecretTree, canaries: CanarySet) -> None:
     options = ["--method=sampling", "--samples=50", "--seed=3", "--confidence=0.8", "--budget=7"]
-    found = json.loads(run("measure", run_dir, "--json", *options).out)
+    found = json.loads(run("measure", "--model", run_dir, "--json", *options).out)
     wanted = measure_exposure(tree, canaries.texts, "sampling", 7, 50, 3, confidence=0.8)
     assert [one["bits"] for one in found] == [estimate.bits for estimate in wanted]
     assert {one["confidence"] for one in found} == {0.8}
@@ -78,11 +78,13 @@ def test_measure_with_options(run: Run, run_dir: Path, tree: SecretTree, canarie
 def test_measure_other_secrets(run: Run, run_dir: Path, canaries: CanarySet, tree: SecretTree) -> None:
     secret = "my pin is 0000"
     wanted = measure_exposure(tree, [secret])[0]
-    for options in ([], ["--format=pin"], ["--pattern=my pin is ####"]):
-        found = json.loads(run("measure", run_dir, "--json", *options, "--secret", secret, canaries.texts[0]).out)
+    for options in ([], ["--format=pin"], ["--format=my pin is ####"]):
+        found = json.loads(
+            run("measure", "--model", run_dir, "--json", *options, "--secret", secret, canaries.texts[0]).out
+        )
         assert [one["canary"] for one in found] == [None, canaries[0].id]
         assert found[0]["rank"] == wanted.rank
-    code, out, _ = run("measure", run_dir, "--pattern=the pin is #", "--secret", "the pin is 5")
+    code, out, _ = run("measure", "--model", run_dir, "--format=the pin is #", "--secret", "the pin is 5", "--reveal")
     assert code == 0
     assert out.splitlines()[2].startswith("-       the pin is 5")
 
@@ -93,7 +95,7 @@ def test_measure_warns_in_one_line(run: Run, run_dir: Path, monkeypatch: pytest.
         warnings.warn("the weather is poor", UserWarning, stacklevel=1)
 
     monkeypatch.setattr("lightning_exposure.exposure.methods._skewnormal.warn_if_poor", warn)
-    code, out, err = run("measure", run_dir, "--method=skewnormal")
+    code, out, err = run("measure", "--model", run_dir, "--method=skewnormal")
     assert (code, err) == (0, "lightning-exposure: warning: the fit is poor\n")
     assert out.splitlines()[-1].endswith("skewnormal")
 
@@ -101,19 +103,19 @@ def test_measure_warns_in_one_line(run: Run, run_dir: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [
-        (["--secret", "my pin is 12"], ["my pin is 12"]),
+        (["--secret", "my pin is 12"], ["--secret (number 1 of 1, not shown)", "'my pin is ####'", "ends too early"]),
         (["--format", "pin"], ["--secret"]),
         (["--method", "exact", "--budget", "1"], ["budget"]),
         (["--samples", "0", "--method", "importance"], ["samples"]),
         (["--canaries", "nowhere.json"], ["nowhere.json", "--canaries"]),
         (["--tokenizer", "nowhere.json"], ["nowhere.json", "--tokenizer"]),
         (["--device", "abacus"], ["--device is 'abacus'"]),
-        (["--secret", "my \u20ac is 1", "--pattern", "my \u20ac is #"], ["\u20ac"]),
+        (["--secret", "my \u20ac is 1", "--format", "my \u20ac is #"], ["\u20ac"]),
     ],
     ids=lambda value: " ".join(value[:2]),
 )
 def test_measure_errors(run: Run, run_dir: Path, arguments: list[str], parts: list[str]) -> None:
-    assert_error(run("measure", run_dir, *arguments), *parts)
+    assert_error(run("measure", "--model", run_dir, *arguments), *parts)
 
 
 # ---- measure --reference -----------------------------------------------------------------------------------------
@@ -136,10 +138,10 @@ def references(tmp_path_factory: pytest.TempPathFactory, text_file: Path) -> dic
 def test_measure_against_a_reference(
     run: Run, run_dir: Path, references: dict[str, Path], tree: SecretTree, canaries: CanarySet, kind: str
 ) -> None:
-    reference = load_model(str(references[kind]), None, "cpu")
+    reference = load_any_model(str(references[kind]))
     assert (reference.tokenizer.vocab_size == tree.tokenizer.vocab_size) == (kind == "same")
     theirs = reference.tree(SecretFormat.pin())
-    code, out, err = run("measure", run_dir, "--reference", references[kind], "--json")
+    code, out, err = run("measure", "--model", run_dir, "--reference", references[kind], "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)
     # -log2 of what the reference expects, renormalised among the digits: measured by hand on its own tree.
@@ -149,7 +151,9 @@ def test_measure_against_a_reference(
     if kind == "same":
         wanted = measure_exposure(tree, canaries.texts, prior=theirs)
         assert [one["bits"] for one in found] == [estimate.bits for estimate in wanted]
-    heading, _, *rows = run("measure", run_dir, "--reference", references[kind] / "model.ckpt").out.splitlines()
+    heading, _, *rows = run(
+        "measure", "--model", run_dir, "--reference", references[kind] / "model.ckpt"
+    ).out.splitlines()
     for row, one in zip(rows, found, strict=True):
         cells = dict(zip(re.split(r"\s{2,}", heading), re.split(r"\s{2,}", row), strict=True))
         assert cells["of at most"] == f"{one['prior_bits']:.2f}"
@@ -158,16 +162,16 @@ def test_measure_against_a_reference(
 
 def test_measure_shows_by_how_much_the_first_is_ahead(run: Run, run_dir: Path, tree: SecretTree) -> None:
     first, second = extract(tree, top_k=2).candidates
-    found = json.loads(run("measure", run_dir, "--json", "--secret", first.text, second.text).out)
+    found = json.loads(run("measure", "--model", run_dir, "--json", "--secret", first.text, second.text).out)
     assert found[0]["margin_bits"] == pytest.approx(second.bits - first.bits, abs=1e-6)
     assert found[1]["margin_bits"] is None
-    rows = run("measure", run_dir, "--secret", first.text, second.text).out.splitlines()[2:]
+    rows = run("measure", "--model", run_dir, "--secret", first.text, second.text).out.splitlines()[2:]
     assert f" 1 (+{second.bits - first.bits:.1f} bits) " in rows[0]
     assert "bits)" not in rows[1]
 
 
 def test_a_reference_that_is_not_there(run: Run, run_dir: Path) -> None:
-    assert_error(run("measure", run_dir, "--reference", "nowhere"), "nowhere", "does not exist")
+    assert_error(run("measure", "--model", run_dir, "--reference", "nowhere"), "nowhere", "does not exist")
 
 
 # ---- files that are missing or broken ------------------------------------------------------------------------------
@@ -184,14 +188,14 @@ def broken(run_dir: Path, tmp_path: Path) -> Path:
 def test_a_missing_or_broken_file(run: Run, broken: Path, command: str, name: str) -> None:
     for content in (b"", b"nonsense", b"[]", b"{}"):
         (broken / name).write_bytes(content)
-        assert_error(run(command, broken), name)
+        assert_error(run(command, "--model", broken), name)
     (broken / name).unlink()
-    assert_error(run(command, broken), name, "does not exist")
+    assert_error(run(command, "--model", broken), name, "does not exist")
 
 
 def test_a_checkpoint_of_something_else(run: Run, broken: Path) -> None:
     torch.save({"state_dict": {}, "hyper_parameters": {}, "pytorch-lightning_version": "2.5.0"}, broken / "model.ckpt")
-    assert_error(run("measure", broken), "expected a checkpoint of a LanguageModel")
+    assert_error(run("measure", "--model", broken), "expected a checkpoint of a LanguageModel")
 
 
 def test_a_checkpoint_runs_no_code(run: Run, broken: Path) -> None:
@@ -202,32 +206,35 @@ def test_a_checkpoint_runs_no_code(run: Run, broken: Path) -> None:
             return Path.touch, (marker,)
 
     torch.save({"state_dict": Evil()}, broken / "model.ckpt")
-    assert_error(run("measure", broken), "expected a checkpoint")
+    assert_error(run("measure", "--model", broken), "expected a checkpoint")
     assert not marker.exists()
 
 
 def test_secrets_without_canaries(run: Run, broken: Path) -> None:
     (broken / "canaries.json").unlink()
-    assert run("measure", broken, "--secret", "my pin is 0000", "--format", "pin").code == 0
-    assert run("extract", broken, "--format", "pin").code == 0
-    assert_error(run("measure", broken, "--secret", "my pin is 0000"), "--pattern")
+    assert run("measure", "--model", broken, "--secret", "my pin is 0000", "--format", "pin").code == 0
+    assert run("extract", "--model", broken, "--format", "pin").code == 0
+    assert_error(run("measure", "--model", broken, "--secret", "my pin is 0000"), "--format")
 
 
 def test_several_formats(run: Run, broken: Path) -> None:
     formats = [SecretFormat.pin(), SecretFormat("the code is #", name="code")]
     CanarySet.draw(formats, repetitions=[1]).save(broken / "canaries.json")
-    assert len(json.loads(run("measure", broken, "--json").out)) == 2
-    assert set(json.loads(run("extract", broken, "--json").out)) == {"pin", "code"}
-    assert set(json.loads(run("extract", broken, "--json", "--known=the co").out)) == {"code"}
-    assert_error(run("extract", broken, "--known=xyz"), "--known is 'xyz'")
-    assert_error(run("measure", broken, "--secret=xyz"), "xyz", "--pattern")
+    assert len(json.loads(run("measure", "--model", broken, "--json").out)) == 2
+    assert set(json.loads(run("extract", "--model", broken, "--json").out)) == {"pin", "code"}
+    assert set(json.loads(run("extract", "--model", broken, "--json", "--known=the co").out)) == {"code"}
+    assert_error(
+        run("extract", "--model", broken, "--known=xyz"),
+        "--known (not shown) is no beginning of 'my pin is ####' or 'the code is #'",
+    )
+    assert_error(run("measure", "--model", broken, "--secret=xyz"), "'my pin is ####' or 'the code is #'", "--format")
 
 
 # ---- extract ----------------------------------------------------------------------------------------------------
 
 
 def test_extract_prints_candidates_and_the_proof(run: Run, run_dir: Path, tree: SecretTree) -> None:
-    code, out, err = run("extract", run_dir)
+    code, out, err = run("extract", "--model", run_dir, "--reveal")
     assert (code, err) == (0, "")
     wanted = extract(tree, top_k=2)
     lines = out.splitlines()
@@ -242,12 +249,14 @@ def test_extract_says_of_every_canary_what_its_list_says(run: Run, run_dir: Path
     """Of one that is not in the list, no more than that; a list that is long enough has it."""
     rank = int(measure_exposure(tree, [CanarySet.load(run_dir / "canaries.json")["pin-1x"].text])[0].rank)
     assert rank > 1
-    lines = run("extract", run_dir, "--top_k=1").out.splitlines()
+    lines = run("extract", "--model", run_dir, "--top_k=1").out.splitlines()
     assert "pin-1x   not the 1st guess, proven; beyond that unknown" in lines
     assert "pin-30x  1st guess, proven" in lines
-    found = json.loads(run("extract", run_dir, "--json", f"--top_k={rank}").out)["pin"]["canaries"]
+    found = json.loads(run("extract", "--model", run_dir, "--json", f"--top_k={rank}").out)["pin"]["canaries"]
     assert found["pin-1x"]["proven_guesses"] == [rank, rank]
-    unproven = json.loads(run("extract", run_dir, "--json", "--algorithm=beam", "--width=1", "--top_k=1").out)
+    unproven = json.loads(
+        run("extract", "--model", run_dir, "--json", "--algorithm=beam", "--width=1", "--top_k=1").out
+    )
     assert unproven["pin"]["canaries"]["pin-1x"]["mood"] == "unknown"
 
 
@@ -265,7 +274,7 @@ def test_extract_says_of_every_canary_what_its_list_says(run: Run, run_dir: Path
 def test_extract_with_options(
     run: Run, run_dir: Path, tree: SecretTree, canaries: CanarySet, options: list[str]
 ) -> None:
-    result = run("extract", run_dir, "--json", *options)
+    result = run("extract", "--model", run_dir, "--json", "--reveal", *options)
     assert (result.code, result.err) == (0, "")
     (found,) = json.loads(result.out).values()
     given = dict(option.removeprefix("--").split("=") for option in options)
@@ -280,14 +289,16 @@ def test_extract_with_options(
 
 
 def test_extract_with_a_known_beginning(run: Run, run_dir: Path) -> None:
-    found = json.loads(run("extract", run_dir, "--json", "--known=my pin is 12", "--top_k=3").out)
+    found = json.loads(
+        run("extract", "--model", run_dir, "--json", "--reveal", "--known=my pin is 12", "--top_k=3").out
+    )
     assert all(candidate["text"].startswith("my pin is 12") for candidate in found["pin"]["candidates"])
 
 
 def test_extract_without_a_proof_says_so(run: Run, run_dir: Path) -> None:
     assert (
         "pin: not proven (ended by samples): there may be more likely secrets."
-        in run("extract", run_dir, "--algorithm=sampling", "--samples=10").out
+        in run("extract", "--model", run_dir, "--algorithm=sampling", "--samples=10").out
     )
 
 
@@ -299,7 +310,7 @@ def test_an_interrupted_attack_shows_what_it_found(run: Run, run_dir: Path, monk
         return progress
 
     monkeypatch.setattr("lightning_exposure.cli.commands.extract.search_progress", interrupt)
-    code, out, _ = run("extract", run_dir, "--algorithm=brute_force")
+    code, out, _ = run("extract", "--model", run_dir, "--algorithm=brute_force")
     assert code == 130
     assert "ended by interrupt" in out
 
@@ -309,13 +320,13 @@ def test_an_interrupted_attack_shows_what_it_found(run: Run, run_dir: Path, monk
     [
         (["--top_k", "0"], ["top_k"]),
         (["--width", "5"], ["width", "budget"]),
-        (["--known", "your pin"], ["your pin"]),
+        (["--known", "your pin"], ["--known (not shown)", "'my pin is ####'"]),
         (["--algorithm", "beam", "--width", "0"], ["width"]),
     ],
     ids=lambda value: " ".join(value[:2]),
 )
 def test_extract_errors(run: Run, run_dir: Path, arguments: list[str], parts: list[str]) -> None:
-    assert_error(run("extract", run_dir, *arguments), *parts)
+    assert_error(run("extract", "--model", run_dir, *arguments), *parts)
 
 
 # ---- report -----------------------------------------------------------------------------------------------------

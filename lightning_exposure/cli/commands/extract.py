@@ -7,11 +7,13 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lightning_exposure._checks import refusal
 from lightning_exposure.cli._console import hushed, say, say_json, search_progress, spinner
-from lightning_exposure.cli._runs import TrainedModel, load_model, make_format
-from lightning_exposure.cli.arguments import Parser, add_format_options, add_run_options
-from lightning_exposure.errors import ArgumentError
+from lightning_exposure.cli._formats import add_format_option, make_format
+from lightning_exposure.cli._given_texts import read_one, unspoken
+from lightning_exposure.cli._showing import Shown
+from lightning_exposure.cli.arguments import Parser, add_canaries_option, add_output_options
+from lightning_exposure.cli.models import LoadedModel, add_model_options, load_given
+from lightning_exposure.errors import ArgumentError, SecretError
 from lightning_exposure.extraction import (
     ATTACKS,
     CERTAIN,
@@ -27,6 +29,7 @@ from lightning_exposure.secrets import CanarySet, SecretFormat
 
 _INTERRUPTED = 130
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
+_TARGET = "target"
 _PREFIX = "setting."
 """Keeps the settings of the attacks apart from the options of the command."""
 
@@ -38,8 +41,9 @@ def make_parser() -> Parser:
         "Attack a trained model: find the secrets of a format that are most likely under it. The default attack ends "
         "with a proof that no other secret is more likely. Ctrl-C ends it early and shows what was found so far.",
     )
-    add_run_options(parser)
-    add_format_options(parser)
+    add_model_options(parser)
+    add_canaries_option(parser)
+    add_format_option(parser)
     parser.add_argument(
         "--algorithm", choices=ATTACKS.names(), default="shortest_path", help="the attack (default: %(default)s)"
     )
@@ -47,9 +51,12 @@ def make_parser() -> Parser:
         "--top_k", type=int, metavar="N", help="candidates per format (default: as many as it has canaries, at least 1)"
     )
     parser.add_argument(
-        "--known", metavar="TEXT", help="what the attacker already knows: the prompt and the first characters"
+        "--known",
+        metavar="TEXT",
+        help="what the attacker already knows: the prompt and the first characters; '@FILE' and '-' read it from a "
+        "file and from standard input",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_output_options(parser, "candidates that are no canaries")
     _add_settings(parser)
     return parser
 
@@ -102,6 +109,8 @@ def _given_settings(options: Namespace) -> dict[str, Any]:
         if name.startswith(_PREFIX) and text is not None
     }
     check_settings(options.algorithm, given)
+    if _TARGET in given:
+        given[_TARGET] = read_one(given[_TARGET], f"--{_TARGET}")
     known = attack_settings(options.algorithm)
     return {name: known[name].parse(text, f"--{name}") for name, text in given.items()}
 
@@ -110,18 +119,20 @@ def run(arguments: Sequence[str]) -> int:
     """Attack every format and print what was found."""
     options = make_parser().parse_args(arguments)
     settings = _given_settings(options)
-    with hushed():
-        trained = load_model(options.checkpoint, options.tokenizer, options.device)
-        canaries, formats = _targets(options, trained)
-        found: dict[str, Extraction] = {}
+    known = None if options.known is None else read_one(options.known, "--known")
+    found: dict[str, Extraction] = {}
+    verdicts: dict[str, dict[str, Verdict]] = {}
+    with hushed(), unspoken([text for text in (known, settings.get(_TARGET)) if text]):
+        loaded = load_given(options)
+        canaries, formats = _targets(options, loaded, known)
+        shown = Shown(canaries, reveal=options.reveal)
         for format_ in formats:
             top_k = options.top_k if options.top_k is not None else max(1, len(canaries.by_format().get(format_, [])))
-            found[format_.name] = _attack(trained, format_, options, top_k, settings)
-            if found[format_.name].ended_by == "interrupt":
+            attack = _attack(loaded, format_, options.algorithm, top_k, known, settings)
+            verdicts[format_.name] = _verdicts(format_, attack, canaries)
+            found[format_.name] = shown.extraction(attack, format_)
+            if attack.ended_by == "interrupt":
                 break
-    verdicts = {
-        format_.name: _verdicts(format_, found[format_.name], canaries) for format_ in formats if format_.name in found
-    }
     if options.json:
         ids = {canary.text: canary.id for canary in canaries}
         say_json({name: _with_canaries(attack, ids, verdicts[name]) for name, attack in found.items()})
@@ -151,30 +162,32 @@ def in_words(attack: Extraction) -> str:
 
 
 def _attack(
-    trained: TrainedModel, format: SecretFormat, options: Namespace, top_k: int, settings: Mapping[str, Any]
+    loaded: LoadedModel,
+    format: SecretFormat,
+    algorithm: Any,
+    top_k: int,
+    known: str | None,
+    settings: Mapping[str, Any],
 ) -> Extraction:
-    tree = trained.tree(format)
+    tree = loaded.tree(format)
     with spinner(f"attacking {format.name}") as update:
-        return extract(
-            tree, options.algorithm, top_k, known=options.known, progress=search_progress(update), **settings
-        )
+        return extract(tree, algorithm, top_k, known=known, progress=search_progress(update), **settings)
 
 
-def _targets(options: Namespace, trained: TrainedModel) -> tuple[CanarySet, list[SecretFormat]]:
+def _targets(options: Namespace, loaded: LoadedModel, known: str | None) -> tuple[CanarySet, list[SecretFormat]]:
     """The canaries, to tell them among the candidates, and the formats to attack."""
-    format_ = make_format(options.format, options.pattern)
-    if format_ is not None:
-        return trained.known_canaries(options.canaries), [format_]
-    canaries = trained.canaries(options.canaries)
-    formats = list(canaries.by_format())
+    if options.format is not None:
+        canaries, formats = loaded.known_canaries(options.canaries), [make_format(options.format)]
+    else:
+        canaries = loaded.canaries(options.canaries)
+        formats = list(canaries.by_format())
     if not formats:
-        raise ArgumentError(
-            "--canaries has no canary; expected at least one. Say what to look for: --pattern or --format."
-        )
-    if options.known is not None and len(formats) > 1:
-        fitting = [format_ for format_ in formats if format_.acceptor().walk(options.known) is not None]
+        raise ArgumentError("--canaries has no canary; expected at least one. Say with --format what to look for.")
+    if known is not None:
+        fitting = [format_ for format_ in formats if format_.acceptor().walk(known) is not None]
         if not fitting:
-            raise refusal("--known", options.known, "how a format of the canaries begins")
+            patterns = " or ".join(repr(format_.pattern) for format_ in formats)
+            raise SecretError(f"--known (not shown) is no beginning of {patterns}; expected one. Correct it.")
         formats = fitting
     return canaries, formats
 

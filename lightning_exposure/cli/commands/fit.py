@@ -18,7 +18,8 @@ from jsonargparse import ArgumentParser, Namespace
 
 from lightning_exposure.callbacks import ExposureCallback, ExtractionCallback
 from lightning_exposure.cli._console import hushed
-from lightning_exposure.cli._runs import make_format, new_run_dir
+from lightning_exposure.cli._formats import format_help, make_format
+from lightning_exposure.cli._runs import new_run_dir
 from lightning_exposure.cli._training import Run
 from lightning_exposure.cli.arguments import PROGRAM
 from lightning_exposure.data import TextDataModule
@@ -26,7 +27,7 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import METHODS
 from lightning_exposure.extraction import ATTACKS
 from lightning_exposure.modules import LanguageModel
-from lightning_exposure.secrets import NAMED_FORMATS, CanarySet
+from lightning_exposure.secrets import CanarySet
 
 _EPOCHS = 20
 _FROM_THE_RUN = {"canaries", "tokenizer", "model", "seed"}
@@ -51,12 +52,7 @@ def make_parser() -> ArgumentParser:
     run.add_argument("--wandb", type=str, metavar="PROJECT", help="Log to this project at Weights & Biases too.")
     canaries = parser.add_argument_group("the canaries")
     canaries.add_argument(
-        "--format",
-        type=str,
-        help=f"What they look like: {', '.join(NAMED_FORMATS.names())}; null: ssn, or the pattern.",
-    )
-    canaries.add_argument(
-        "--pattern", type=str, help="A format of your own, such as 'my code is ####': '#' digit, '?' letter."
+        "--format", type=str, default="ssn", help=f"What they look like: {format_help()}.".replace("%", "%%")
     )
     canaries.add_argument(
         "--repetitions",
@@ -107,9 +103,7 @@ def _parse(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
 def _make_run(parser: ArgumentParser, options: Namespace) -> Run:
     """Everything of a run, before any of it is written down."""
     directory = new_run_dir(options.run_dir)
-    format_ = make_format(options.format, options.pattern, default="ssn")
-    assert format_ is not None
-    canaries = CanarySet.draw(format_, repetitions=options.repetitions, seed=options.seed)
+    canaries = CanarySet.draw(make_format(options.format), repetitions=options.repetitions, seed=options.seed)
     # To do it all again, somewhere else.
     portable = copy.deepcopy(options)
     portable.run_dir = None

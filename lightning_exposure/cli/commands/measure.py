@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from lightning_exposure._checks import refusal
 from lightning_exposure.cli._console import exposure_table, hushed, say, say_json, spinner
-from lightning_exposure.cli._runs import TrainedModel, load_model, make_format
-from lightning_exposure.cli.arguments import Parser, add_format_options, add_run_options
-from lightning_exposure.errors import ArgumentError
-from lightning_exposure.exposure import (
-    METHODS,
-    ExposureEstimate,
-    PriorProbabilities,
-    measure_exposure,
-    prior_from_model,
+from lightning_exposure.cli._formats import add_format_option, make_format
+from lightning_exposure.cli._given_texts import HOW, format_of, read_given, unspoken
+from lightning_exposure.cli._showing import Shown
+from lightning_exposure.cli.arguments import Parser, add_canaries_option, add_output_options
+from lightning_exposure.cli.models import (
+    LoadedModel,
+    add_model_options,
+    add_reference_options,
+    load_given,
+    load_reference,
 )
-from lightning_exposure.exposure.priors import OwnTokenizerPrior
+from lightning_exposure.errors import ArgumentError
+from lightning_exposure.exposure import METHODS, ExposureEstimate, measure_exposure
+from lightning_exposure.exposure.priors import prior_of_tree
 from lightning_exposure.report.verdicts import Verdict, verdict_of
-from lightning_exposure.secrets import SecretFormat
-from lightning_exposure.tree import SecretTree
+from lightning_exposure.secrets import CanarySet, SecretFormat
 
 
 class _Secret(NamedTuple):
@@ -39,14 +41,16 @@ def make_parser() -> Parser:
         "of guessing the model saves an attacker, and after how many guesses the attacker finds them. Exact where that "
         "is affordable, with a confidence interval where it is not.",
     )
-    add_run_options(parser)
-    parser.add_argument("--secret", nargs="+", metavar="TEXT", help="complete secrets to measure instead of canaries")
-    add_format_options(parser)
+    add_model_options(parser)
+    add_canaries_option(parser)
+    add_format_option(parser)
     parser.add_argument(
-        "--reference",
-        metavar="CHECKPOINT",
-        help="measure against the prior of this model, which has not seen the secrets: a run's model.ckpt, or the "
-        "directory of the run (default: all secrets are equally likely)",
+        "--secret", nargs="+", metavar="TEXT", help=f"complete secrets to measure instead of canaries; {HOW}"
+    )
+    add_reference_options(
+        parser,
+        "measure against what this model expects, which has not seen the secrets; any kind that --model takes "
+        "(default: all secrets are equally likely)",
     )
     parser.add_argument(
         "--method", choices=METHODS.names(), default="auto", help="how to measure (default: %(default)s)"
@@ -71,7 +75,7 @@ def make_parser() -> Parser:
         metavar="P",
         help="confidence level of the intervals (default: %(default)s)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_output_options(parser, "your secrets")
     return parser
 
 
@@ -79,17 +83,22 @@ def run(arguments: Sequence[str]) -> int:
     """Measure and print."""
     options = make_parser().parse_args(arguments)
     with hushed():
-        trained = load_model(options.checkpoint, options.tokenizer, options.device)
-        reference = None if options.reference is None else load_model(options.reference, None, options.device)
-        wanted = _secrets(options, trained)
+        given = None if options.secret is None else read_given(options.secret, "--secret")
+        format_ = None if options.format is None else make_format(options.format)
+        loaded = load_given(options)
+        reference = load_reference(options, loaded)
+        known = _canaries(options, loaded, given)
+        wanted = _by_format(known, format_, given)
+        shown = Shown(known, reveal=options.reveal)
         names: list[str] = []
         estimates: list[ExposureEstimate] = []
         verdicts: list[Verdict] = []
-        for format_, secrets in wanted.items():
-            names += [secret.name for secret in secrets]
-            found = _measure(trained, reference, format_, secrets, options)
-            estimates += found
-            verdicts += [verdict_of(estimate.secret, format_.size, estimate) for estimate in found]
+        with unspoken(given or ()):
+            for format_, secrets in wanted.items():
+                found = _measure(loaded, reference, format_, secrets, options)
+                names += [secret.name for secret in secrets]
+                verdicts += [verdict_of(estimate.secret, format_.size, estimate) for estimate in found]
+                estimates += [replace(each, secret=shown.text(each.secret, format_)) for each in found]
     if options.json:
         triples = zip(names, estimates, verdicts, strict=True)
         say_json([{"canary": name or None, **found.to_dict(), "guesses": v.to_dict()} for name, found, v in triples])
@@ -99,14 +108,14 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _measure(
-    trained: TrainedModel,
-    reference: TrainedModel | None,
+    loaded: LoadedModel,
+    reference: LoadedModel | None,
     format: SecretFormat,
     secrets: Sequence[_Secret],
     options: Namespace,
 ) -> list[ExposureEstimate]:
-    tree = trained.tree(format)
-    prior = None if reference is None else _prior(reference, trained, tree)
+    tree = loaded.tree(format)
+    prior = None if reference is None else prior_of_tree(reference.tree(format), tree)
     with spinner(f"measuring {format.name}") as update:
         return measure_exposure(
             tree,
@@ -121,40 +130,36 @@ def _measure(
         )
 
 
-def _prior(reference: TrainedModel, trained: TrainedModel, tree: SecretTree) -> SecretTree | PriorProbabilities:
-    """The reference's tree, if it spells as the model does: then both are read in step; else what it says of texts."""
-    same = reference.tokenizer == trained.tokenizer
-    return prior_from_model(reference.model, tree) if same else OwnTokenizerPrior(reference.tree(tree.format))
+def _canaries(options: Namespace, loaded: LoadedModel, given: Sequence[str] | None) -> CanarySet:
+    """The canaries of the model; there may be none if secrets are given."""
+    if given is not None:
+        return loaded.known_canaries(options.canaries)
+    if options.format is not None:
+        raise ArgumentError(
+            "--format is given without --secret; expected both, because canaries have formats of their own. Add "
+            "--secret TEXT, or leave it out."
+        )
+    return loaded.canaries(options.canaries)
 
 
-def _secrets(options: Namespace, trained: TrainedModel) -> dict[SecretFormat, list[_Secret]]:
+def _by_format(
+    canaries: CanarySet, format: SecretFormat | None, given: Sequence[str] | None
+) -> dict[SecretFormat, list[_Secret]]:
     """What to measure, by format: the canaries, or the secrets that were given."""
-    format_ = make_format(options.format, options.pattern)
-    if options.secret is None:
-        if format_ is not None:
-            raise ArgumentError(
-                "--format or --pattern is given without --secret; expected both, because canaries have formats of "
-                "their own. Add --secret TEXT, or leave it out."
-            )
-        canaries = trained.canaries(options.canaries)
+    if given is None:
         return {
             format_: [_Secret(canary.id, canary.text) for canary in group]
             for format_, group in canaries.by_format().items()
         }
-    known = trained.known_canaries(options.canaries)
-    formats = list(known.by_format()) if format_ is None else [format_]
-    ids = {canary.text: canary.id for canary in known}
-    wanted: dict[SecretFormat, list[_Secret]] = {}
-    for text in options.secret:
-        wanted.setdefault(_format_of(text, formats), []).append(_Secret(ids.get(text, ""), text))
-    return wanted
-
-
-def _format_of(text: str, formats: Sequence[SecretFormat]) -> SecretFormat:
-    """The format that a text is a secret of; the only one if there is but one, whose error says what does not fit."""
+    formats = list(canaries.by_format()) if format is None else [format]
     if not formats:
-        raise refusal("--secret", text, "a --pattern or a --format beside it, because there are no canaries here")
-    fitting = [format_ for format_ in formats if format_.fits(text)]
-    if not fitting and len(formats) > 1:
-        raise refusal("--secret", text, "a text of a format of the canaries", "Say which one it has with --pattern.")
-    return fitting[0] if fitting else formats[0]
+        raise ArgumentError(
+            "--secret is given without --format, and there are no canaries here that have one; expected what the "
+            "secret looks like. Add --format, such as --format 'my code is ####'."
+        )
+    ids = {canary.text: canary.id for canary in canaries}
+    wanted: dict[SecretFormat, list[_Secret]] = {}
+    for place, text in enumerate(given, start=1):
+        format_ = format_of(text, formats, "--secret", f"number {place} of {len(given)}")
+        wanted.setdefault(format_, []).append(_Secret(ids.get(text, ""), text))
+    return wanted

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_exposure._files import plain, write_whole
-from lightning_exposure.cli._any_model import load_any_model
 from lightning_exposure.cli._console import hushed, progress_bar, say, say_json
+from lightning_exposure.cli._formats import format_help, make_format
 from lightning_exposure.cli._texts import KINDS, read_texts
 from lightning_exposure.cli.arguments import Parser
+from lightning_exposure.cli.models import add_model_options, add_reference_options, load_given, load_reference
 from lightning_exposure.leakage import Decoder
 from lightning_exposure.measuring.scanning import Reference, ScanSettings, scan_model
 from lightning_exposure.report.pages.scan import write_scan
 from lightning_exposure.report.scan import NOT_CALIBRATED, Scan
-from lightning_exposure.secrets import Scanner, SecretFormat
+from lightning_exposure.secrets import Scanner
 from lightning_exposure.secrets.scanner import Finding
 
 
@@ -33,11 +34,10 @@ def make_parser() -> Parser:
         metavar="TEXT_OR_MAILBOX",
         help="a text, a directory of texts, an mbox file, a maildir, or a directory with one file per message",
     )
-    parser.add_argument(
-        "--model", required=True, metavar="PATH", help="the directory of a run, or a Hugging Face directory"
-    )
-    parser.add_argument(
-        "--reference", metavar="PATH", help="a model that has not seen the texts; without one nothing is calibrated"
+    add_model_options(parser)
+    add_reference_options(
+        parser,
+        "a model that has not seen the texts, of any kind that --model takes; without one nothing is calibrated",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--reveal", action="store_true", help="show the secrets, in files that only you can read")
@@ -49,8 +49,8 @@ def make_parser() -> Parser:
     parser.add_argument("--limit", type=int, metavar="N", help="measure only the N secrets that occur most often")
     parser.add_argument("--kind", choices=KINDS, default="auto", help="what the texts are (default: %(default)s)")
     parser.add_argument(
-        "--pattern", action="append", default=[], metavar="TEXT",
-        help="a format of your own to look for, such as 'my code is ####'; may be repeated",
+        "--format", action="append", default=[], metavar="FORMAT",
+        help=f"look for this, too: {format_help()}; may be repeated".replace("%", "%%"),
     )  # fmt: skip
     parser.add_argument(
         "--region", default="US", metavar="CC", help="country of phone numbers without one (default: %(default)s)"
@@ -91,9 +91,6 @@ def _add_measurement(parser: Parser) -> None:
         metavar="P",
         help="sample among the likeliest tokens with total probability P (default: all)",
     )
-    group.add_argument(
-        "--device", default="cpu", metavar="NAME", help="where the model runs: cpu, cuda, mps (default: %(default)s)"
-    )
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -119,7 +116,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _find(options: Namespace) -> dict[str, list[Finding]]:
     """What is found in the texts, by their names."""
-    scanner = Scanner([SecretFormat(pattern) for pattern in options.pattern], region=options.region)
+    scanner = Scanner([make_format(given) for given in options.format], region=options.region)
     found = {}
     with progress_bar("scanning") as update:
         for name, text in read_texts(options.texts, options.kind, reveal=options.reveal):
@@ -128,10 +125,9 @@ def _find(options: Namespace) -> dict[str, list[Finding]]:
 
 
 def _measure(found: dict[str, list[Finding]], options: Namespace, settings: ScanSettings) -> Scan:
-    loaded = load_any_model(options.model, options.device)
-    reference = None
-    if options.reference is not None:
-        reference = Reference(*load_any_model(options.reference, options.device, option="--reference"))
+    loaded = load_given(options)
+    other = load_reference(options, loaded)
+    reference = None if other is None else Reference(other.model, other.tokenizer)
     with progress_bar("measuring") as update:
         return scan_model(found, loaded.model, loaded.tokenizer, reference, settings, on_count=update)
 

@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from lightning_exposure.adapters import StepModel
 from lightning_exposure.adapters.choosing import TriedModels
 from lightning_exposure.errors import ExposureError
 from lightning_exposure.exposure import ExposureEstimate, PriorProbabilities, measure_exposure
-from lightning_exposure.exposure.priors import OwnTokenizerPrior
+from lightning_exposure.exposure.priors import prior_of_tree
 from lightning_exposure.extraction import extract
 from lightning_exposure.leakage import LeakEstimate, leak_probability
 from lightning_exposure.measuring.scanning._found import FoundSecret, distinct_secrets
@@ -188,7 +187,7 @@ class _Engine:
         if other is None or other is self._tokenizer:
             return tree, SecretTree(self._reference.model, format, spelling, context=settings.context, **options)
         reference = SecretTree(self._reference.model, format, Spelling(format, other), **options)
-        return tree, reference if _spelt_alike(tree, reference) else OwnTokenizerPrior(reference)
+        return tree, prior_of_tree(reference, tree)
 
     def _exposures(
         self, tree: SecretTree, prior: SecretTree | PriorProbabilities | None, texts: list[str]
@@ -257,16 +256,6 @@ def _row(secret: FoundSecret, contexts: int, measured: Mapping[str, _Measured]) 
         trouble=trouble,
         prompt=finding.prompt,
     )
-
-
-def _spelt_alike(tree: SecretTree, reference: SecretTree) -> bool:
-    """Whether two tokenizers spell the secrets of a format as the same tokens."""
-    if tree.spelling.vocab_size != reference.spelling.vocab_size:
-        return False
-    if list(tree.spelling.root) != list(reference.spelling.root):
-        return False
-    texts = tree.format.sample(min(16, tree.format.size), 0)
-    return bool(np.array_equal(tree.paths(texts), reference.paths(texts)))
 
 
 def _why(error: ExposureError) -> str:

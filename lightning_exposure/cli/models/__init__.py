@@ -1,0 +1,13 @@
+"""A model from disk, whoever wrote it: a run of ours, a Lightning checkpoint, or a directory of Hugging Face."""
+
+from lightning_exposure.cli.models._options import add_model_options, add_reference_options, load_given, load_reference
+from lightning_exposure.cli.models._sources import LoadedModel, load_any_model
+
+__all__ = [
+    "LoadedModel",
+    "add_model_options",
+    "add_reference_options",
+    "load_any_model",
+    "load_given",
+    "load_reference",
+]
