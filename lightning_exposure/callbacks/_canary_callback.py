@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from lightning_exposure._checks import flag
+from lightning_exposure.callbacks._hyperparameters import hide_from_checkpoint, hide_from_loggers
 from lightning_exposure.callbacks._planted import check_copies, check_tokens
 from lightning_exposure.callbacks._progress import say
 from lightning_exposure.callbacks._surroundings import callbacks_of, tokenizer_of
@@ -72,6 +73,8 @@ class CanaryCallback(Callback):
         if stage != "fit":
             return
         self._number_name(trainer)
+        if not self.reveal:
+            hide_from_loggers(trainer, pl_module, self.canaries)
         self._shared = SharedTrees.join(trainer, self)
         data, tokenizer = getattr(trainer, "datamodule", None), tokenizer_of(trainer, self.tokenizer)
         check_copies(data, self.canaries)
@@ -83,6 +86,11 @@ class CanaryCallback(Callback):
         with quiet(pl_module):
             self._trees.build(self._shared or SharedTrees(), pl_module, tokenizer_of(trainer, self.tokenizer))
         self._shared = None  # the other callbacks hold it as long as they need it
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Checkpoints are passed on: keep the texts of canaries among the hyperparameters out of them."""
+        if not self.reveal:
+            hide_from_checkpoint(checkpoint, self.canaries)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """A run that is resumed with other settings, such as a larger budget, goes on with the state that it left."""

@@ -169,8 +169,10 @@ class ExtractionCallback(CanaryCallback):
             rows = extraction_rows(self.extractions, self.canaries, outside)
             to_wandb.log_extractions(logger.experiment, rows, self.name)
             to_wandb.log_verdicts(logger.experiment, verdict_rows(self.verdicts), self.name)
+        text = self._in_words(outside)
+        for logger in loggers_named(trainer, "MLFlowLogger"):
+            logger.experiment.log_text(logger.run_id, text, f"{self.name}/table.txt")
         for logger in loggers_named(trainer, "TensorBoardLogger"):
-            text = self._in_words(outside)
             logger.experiment.add_text(f"{self.name}/table", f"<pre>{text}</pre>", trainer.global_step)
 
 

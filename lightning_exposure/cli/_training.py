@@ -25,9 +25,10 @@ from lightning_exposure.data import TextDataModule
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.report import RunRecord
+from lightning_exposure.report.recorded_console import console_is_recorded
 from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.wandb import stay_offline_without_login
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Redaction
 from lightning_exposure.tree import SecretTree
 
 
@@ -78,11 +79,11 @@ class Run:
             # Lightning turns Ctrl-C into an exit code of its own.
             if not trainer.interrupted:
                 raise
-            self._record(trainer.global_step).save(self.directory)
+            self._record(trainer.global_step).save(self.directory, reveal=self.extraction.reveal)
             raise KeyboardInterrupt from exit_
         trainer.save_checkpoint(self.directory / CHECKPOINT)
         if trainer.is_global_zero:
-            self._conclude(trainer.global_step)
+            self._conclude(trainer)
 
     def _begin(self) -> None:
         for format_ in self.canaries.by_format():
@@ -93,7 +94,7 @@ class Run:
         self.canaries.save(self.directory / CANARIES)
         self.data.tokenizer.save(self.directory / TOKENIZER)
         if self.config is not None:
-            write_whole(self.directory / CONFIG, self.config)
+            write_whole(self.directory / CONFIG, self.config, private=True)  # what an attacker knows may be in it
 
     def _make_trainer(self) -> pl.Trainer:
         settings = dict(self.trainer)
@@ -133,16 +134,21 @@ class Run:
             steps=steps,
         )
 
-    def _conclude(self, steps: int) -> None:
-        record = self._record(steps)
-        record.save(self.directory)
+    def _conclude(self, trainer: pl.Trainer) -> None:
+        record = self._record(trainer.global_step)
+        record.save(self.directory, reveal=self.extraction.reveal)
         verdicts = record.verdicts
+        recorded = console_is_recorded(trainer.loggers)
+        redaction = Redaction(self.canaries, shared=recorded, reveal=self.extraction.reveal)
         say()
         if record.final is not None:
-            estimates = record.final.estimates
+            estimates = {
+                key: estimate.redacted(redaction, self.canaries[key].format)
+                for key, estimate in record.final.estimates.items()
+            }
             say(exposure_table(list(estimates), list(estimates.values()), [verdicts[key] for key in estimates]))
             say()
-        say(extraction_table(record.extractions, self.canaries))
+        say(extraction_table(record.extractions, self.canaries, redaction))
         for name, attack in record.extractions.items():
             say(f"{name}: {in_words(attack)}")
         say()

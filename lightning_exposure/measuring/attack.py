@@ -16,6 +16,7 @@ from lightning_exposure.extraction import AttackName, Extraction, check_settings
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update
+from lightning_exposure.measuring.tracebacks import without_locals
 from lightning_exposure.measuring.trees import CanaryTrees
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.verdicts import Verdict, verdict_of
@@ -101,6 +102,7 @@ class CanaryAttack:
             f"{self.name}/expansions": float(sum(attack.expansions for attack in self.extractions.values())),
         }
 
+    @without_locals
     def begin(self, model: nn.Module, *, quick: bool = False) -> None:
         """Rehearse: a setting out of range shows in the smallest attack, and not after training.
 
@@ -119,6 +121,7 @@ class CanaryAttack:
             for tree in self.trees.trees.values():
                 extract(tree, self.algorithm, top_k, **{**self._settings, **smaller})
 
+    @without_locals
     def after_epoch(
         self, model: nn.Module, around: Surroundings, moment: Moment, estimates: Mapping[str, ExposureEstimate]
     ) -> dict[str, float] | None:
@@ -139,6 +142,7 @@ class CanaryAttack:
         around.log(self.metrics, moment.step)
         return self.metrics
 
+    @without_locals
     def finish(
         self, model: nn.Module, around: Surroundings, moment: Moment, estimates: Mapping[str, ExposureEstimate]
     ) -> dict[str, float]:

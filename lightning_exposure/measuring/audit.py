@@ -15,6 +15,7 @@ from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.identity import fingerprint, may_be_same
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings
+from lightning_exposure.measuring.tracebacks import without_locals
 from lightning_exposure.measuring.trees import CanaryTrees
 from lightning_exposure.privacy.audit.audit import AuditResult, audit, largest_provable_epsilon
 from lightning_exposure.report.record import RunRecord
@@ -102,6 +103,7 @@ class CanaryAudit:
             self.result, self.alarm, self.baseline_bits = None, False, {}
         self._restored, self._audited_at = False, -1
 
+    @without_locals
     def take_baseline(self, model: nn.Module, around: Surroundings) -> None:
         """What the canaries cost before training, unless it is known from before a resumption."""
         if self._takes_baseline and not self.baseline_bits:
@@ -115,6 +117,7 @@ class CanaryAudit:
         """Whether these very weights were audited."""
         return self._audited_at == moment.step
 
+    @without_locals
     def run(
         self, model: nn.Module, around: Surroundings, moment: Moment, *, delta: float, promised: float | None
     ) -> dict[str, float]:

@@ -19,6 +19,7 @@ from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.prior import CanaryPrior, PriorSource
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update
+from lightning_exposure.measuring.tracebacks import without_locals
 from lightning_exposure.measuring.trees import CanaryTrees
 from lightning_exposure.report.record import Measurement, References, RunRecord
 from lightning_exposure.secrets import Canary, Redaction
@@ -124,6 +125,7 @@ class ExposureMonitor:
         """The largest share of the training time that a measurement may take."""
         return self._pace.max_share
 
+    @without_locals
     def begin(self, around: Surroundings, *, quick: bool = False, resumed: bool = False) -> None:
         """Begin a run, with a new history unless a checkpoint has just brought one; and make the prior.
 
@@ -146,12 +148,14 @@ class ExposureMonitor:
             self._now |= _QUICK | ({"method": "auto"} if self.arguments["method"] == "exact" else {})
         self._pace.begin(around.seconds(), [self._effort(measurement) for measurement in self.history])
 
+    @without_locals
     def take_baseline(self, model: nn.Module, around: Surroundings, moment: Moment) -> None:
         """What an untrained or pretrained model already gives, unless it is known from before a resumption."""
         if self._takes_baseline and not self.baseline_estimates:
             moment = replace(moment, last=False)
             self.baseline_estimates = self._measure(model, around, moment, "exposure before training").estimates
 
+    @without_locals
     def after_step(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Measure if a step makes it due.
 
@@ -163,6 +167,7 @@ class ExposureMonitor:
             return None
         return self._measure_and_remember(model, around, moment)
 
+    @without_locals
     def after_epoch(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Measure if the end of an epoch makes it due, and these weights were not measured yet.
 
@@ -173,6 +178,7 @@ class ExposureMonitor:
             return None
         return self._measure_and_remember(model, around, moment)
 
+    @without_locals
     def finish(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """The weights that training ended with, in full: nothing is held up any more. And the references.
 
