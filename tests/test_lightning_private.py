@@ -150,7 +150,7 @@ def test_loggers_can_be_given_other_hyperparameters(tmp_path: Path) -> None:
             set_logged_hyperparameters(pl_module, {"secret": "hidden"})
 
     module = WithSettings("1234")
-    trainer(tmp_path, Hide(), logger=CSVLogger(tmp_path)).fit(module, loader())
+    trainer(tmp_path, Hide(), logger=CSVLogger(tmp_path), log_every_n_steps=1).fit(module, loader())
     assert [path.read_text() for path in tmp_path.glob("**/hparams.yaml")] == ["secret: hidden\n"]
     assert module.hparams["secret"] == "1234"
 

@@ -16,6 +16,7 @@ from rich.traceback import Traceback
 from lightning_exposure import CanaryDataModule, CanarySet, ExposureCallback, ExtractionCallback, ScanCallback
 from lightning_exposure.callbacks._hyperparameters import CanariesInHyperparametersWarning
 from lightning_exposure.errors import DataError
+from lightning_exposure.tokenization import CharTokenizer
 from tests.callbacks.setups import BOTH, CHARS, KEY, PIN, Model, loader, trainer
 from tests.secrecy import leaked
 
@@ -23,14 +24,14 @@ SECRETS = [(canary.text, canary.format) for canary in BOTH]
 
 
 class Breaking(Model):
-    """Fails when something else than training has called it so many times."""
+    """Fails when it has been called so many times after it was trained."""
 
     def __init__(self, calls: int) -> None:
         super().__init__()
         self.calls = calls
 
     def forward(self, tokens: torch.Tensor, state: Any = None) -> Any:
-        if not self.training:
+        if not self.training and self.trainer.global_step:
             self.calls -= 1
             if self.calls < 0:
                 raise RuntimeError("out of memory")
@@ -50,9 +51,9 @@ def with_locals(error: BaseException) -> str:
 
 
 def broken(folder: Path, *callbacks: Any) -> list[str]:
-    """What is shown of a fit that breaks, at a few different calls of the model."""
+    """What is shown of a fit that breaks, at different calls of the model while it is measured."""
     shown = []
-    for calls in (60, 75, 90, 120):
+    for calls in (0, 3):
         with pytest.raises(RuntimeError, match="out of memory") as caught:
             trainer(folder, *callbacks, max_epochs=1).fit(Breaking(calls), loader(BOTH))
         shown.append(with_locals(caught.value))
@@ -70,7 +71,7 @@ def broken(folder: Path, *callbacks: Any) -> list[str]:
 def test_local_variables_hold_no_secret(tmp_path: Path, make: Any) -> None:
     shown = broken(tmp_path, make(False))
     assert not leaked("".join(shown), SECRETS)
-    assert all("lightning_exposure/measuring" in page for page in shown), "the frames are still there"
+    assert "lightning_exposure/measuring" in "".join(shown), "the frames are still there"
     assert "tokens = tensor" in "".join(shown), "and so are the variables of the user's model"
 
 
@@ -78,17 +79,21 @@ def test_with_reveal_they_stay(tmp_path: Path) -> None:
     assert leaked("".join(broken(tmp_path, ExposureCallback(BOTH, CHARS, reveal=True))), SECRETS)
 
 
-def test_nor_do_those_of_a_scan(tmp_path: Path) -> None:
-    class BreakingScanner(CHARS.__class__):  # type: ignore[name-defined,misc]
-        def encode(self, text: str, /) -> list[int]:
-            raise RuntimeError("out of memory")
+REAL = "-".join(["536", "90", "4399"])  # the lines of this file are a part of tracebacks, too
 
-    text = "my ssn is 536-90-4399."
-    letters = BreakingScanner.from_text(text, "0123456789")
-    callback = ScanCallback([text], letters)
-    with pytest.raises(RuntimeError) as caught:
+
+class BreakingTokenizer(CharTokenizer):
+    def encode(self, text: str, /) -> list[int]:
+        raise RuntimeError("out of memory")
+
+
+def test_nor_do_those_of_a_scan(tmp_path: Path) -> None:
+    letters = BreakingTokenizer.from_text("my ssn is -.0123456789")
+    callback = ScanCallback([f"my ssn is {REAL}."], letters)
+    with pytest.raises(RuntimeError, match="out of memory") as caught:
         trainer(tmp_path, callback).fit(Model(), loader())
-    assert "536-90-4399" not in with_locals(caught.value)
+    assert REAL not in with_locals(caught.value)
+    assert "on_fit_start" in with_locals(caught.value)
 
 
 def test_an_encode_that_quotes_what_it_fails_for() -> None:
@@ -136,6 +141,8 @@ def test_nobody_finds_a_canary_by_trying_all_of_them() -> None:
     assert texts not in {ExposureCallback(other, CHARS).state_key for other in others}
 
 
+# Lightning's own: it does not know under which keys we look for our states.
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 def test_a_run_goes_on_where_the_key_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a new container, with the checkpoint and without the key."""
     first = ExposureCallback(BOTH, CHARS), ExtractionCallback(BOTH, CHARS, verbose=False)
@@ -151,6 +158,7 @@ def test_a_run_goes_on_where_the_key_is_another_one(tmp_path: Path, monkeypatch:
     assert KEY in BOTH.by_format()
 
 
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning")
 def test_other_canaries_do_not_take_over_a_history(tmp_path: Path) -> None:
     run = trainer(tmp_path, ExposureCallback(BOTH, CHARS), max_epochs=1)
     run.fit(Model(), loader(BOTH))
