@@ -122,7 +122,8 @@ class TransformersSurroundings:
     @property
     def console_is_recorded(self) -> bool:
         """Whether what is printed may leave this machine."""
-        return console_is_recorded(reports_to=self.args.report_to)
+        given = self.args.report_to
+        return console_is_recorded(reports_to=[given] if isinstance(given, str) else given or [])
 
     @property
     def _callbacks(self) -> list[Any]:
