@@ -19,6 +19,7 @@ from lightning_exposure._files import plain
 from lightning_exposure.cli.arguments import PROGRAM
 from lightning_exposure.exposure import ExposureEstimate, PoorFitWarning
 from lightning_exposure.measuring import AuditWarning, UntrainedPriorWarning
+from lightning_exposure.measuring.gate import GateWarning
 from lightning_exposure.report.amounts import exposure_text, margin_text, rank_text
 from lightning_exposure.report.tables import text_table
 from lightning_exposure.report.verdicts import Verdict, is_exact
@@ -36,7 +37,7 @@ def hushed() -> Iterator[None]:
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for shown in (PoorFitWarning, AuditWarning, UntrainedPriorWarning):
+        for shown in (PoorFitWarning, AuditWarning, UntrainedPriorWarning, GateWarning):
             warnings.simplefilter("always", shown)
         warnings.showwarning = _show_warning
         try:
