@@ -55,21 +55,27 @@ def test_the_code_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         if "callback" in names and "fabric" not in names:
             found = lightning_estimates(names["trainer"].model, names, tmp_path)
             assert names["callback"].history[-1].estimates == found
-        if "monitor" in names and "attack" not in names:
-            assert names["monitor"].history[-1].estimates == lightning_estimates(names["model"], names, tmp_path)
-    assert (tmp_path / "report" / "report.html").exists()
+        if "exposure" in names:
+            found = lightning_estimates(names["model"], names, tmp_path)
+            assert names["exposure"].run.history[-1].estimates == found
+    for folder in ("report", "fabric", "alone"):
+        assert (tmp_path / folder / "report.html").exists()
 
 
-def test_a_loop_on_fabric_ends_with_the_same_weights_without_it() -> None:
+def test_a_loop_on_fabric_ends_with_the_same_weights_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     first, fabric = [
         code for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
         if "def new_model" in code or "Fabric(" in code
     ]  # fmt: skip
+    without = re.sub(r"(?m)^ *(exposure\.|print).*\n", "", re.sub(r"(?m)^with ExposureLoop.*$", "if True:", fabric))
     weights = []
-    for code in (fabric, re.sub(r"(?m)^ *(monitor\.|print).*\n", "", fabric)):
+    for code in (fabric, without):
         names: dict[str, Any] = {}
         with redirect_stdout(StringIO()):
             exec(first + code, names)
-        assert bool(names["monitor"].history) == (code is fabric)
+        assert ("exposure" in names) == (code is fabric)
         weights.append(names["model"].state_dict())
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
