@@ -21,7 +21,7 @@ from transformers.trainer_callback import CallbackHandler
 
 from lightning_exposure.measuring import Moment, Update, is_last, training_clock
 from lightning_exposure.measuring.surroundings import gather_objects
-from lightning_exposure.report.recorded_console import console_is_recorded
+from lightning_exposure.secrets.recorded_console import console_is_recorded
 
 Value = TypeVar("Value")
 
