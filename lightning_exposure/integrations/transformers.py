@@ -20,6 +20,7 @@ from lightning_exposure.integrations._trainer import (
     final_moment,
     go_first,
     moment,
+    saved_states,
 )
 from lightning_exposure.integrations._training_data import check_planted, readable
 from lightning_exposure.measuring import CanaryRun, Identity, ModelOf, SharedTrees, quiet
@@ -28,11 +29,8 @@ from lightning_exposure.report.pages.run import write_report
 from lightning_exposure.report.record import Measurement, References, RunRecord
 from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.verdicts import Verdict
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Redaction
 from lightning_exposure.tokenization import Tokenizer
-
-_STATES = "lightning_exposure"
-"""Under which name the states of these callbacks are saved with the Trainer's own."""
 
 
 class ExposureTrainerCallback(TrainerCallback):
@@ -76,6 +74,7 @@ class ExposureTrainerCallback(TrainerCallback):
         check_data: Refuse training data that contain a canary more or less often than it says, or as other tokens than
             are measured. Only data that are a list, a `datasets.Dataset` or made of tensors can be read.
         verbose: Print what the attack found when training ends.
+        reveal: As for `ExtractionCallback`: whether everything is shown in full, also where it leaves the machine.
 
     Raises:
         ArgumentError: An argument is out of range; it is named.
@@ -114,6 +113,7 @@ class ExposureTrainerCallback(TrainerCallback):
         report: str | os.PathLike[str] | None = None,
         check_data: bool = True,
         verbose: bool = True,
+        reveal: bool = False,
     ) -> None:
         self._run = CanaryRun(
             canaries,
@@ -135,6 +135,7 @@ class ExposureTrainerCallback(TrainerCallback):
             attack=attack,
             audit=audit,
             delta=delta,
+            reveal=reveal,
         )
         self.canaries = canaries
         self.tokenizer = tokenizer
@@ -143,6 +144,7 @@ class ExposureTrainerCallback(TrainerCallback):
         self.report = report
         self.check_data = check_data
         self.verbose = verbose
+        self.reveal = reveal
         self._identity = Identity.of(type(self).__name__, name, model, canaries)
         self._steps: int | None = None
 
@@ -290,10 +292,11 @@ class ExposureTrainerCallback(TrainerCallback):
         self._steps = now.step
         self._keep(state)
         if self._run.attack is not None and self.verbose:
-            around.say(f"{extraction_table(self.extractions, self.canaries)}\n\n{verdict_table(self.verdicts)}")
+            here = Redaction(self.canaries, shared=around.console_is_recorded, reveal=self.reveal)
+            around.say(f"{extraction_table(self.extractions, self.canaries, here)}\n\n{verdict_table(self.verdicts)}")
         if self.report is not None and state.is_world_process_zero:
-            loader = kwargs.get("train_dataloader")
-            write_report(EndedRun(self, model, getattr(loader, "dataset", None)), self.report)
+            data = getattr(kwargs.get("train_dataloader"), "dataset", None)
+            write_report(EndedRun(self, model, data), self.report, reveal=self.reveal)
 
     # ---- inside -------------------------------------------------------------------------------------------
 
@@ -325,20 +328,13 @@ class ExposureTrainerCallback(TrainerCallback):
         Not as an `ExportableState`: the Trainer gives that back only if it is asked to, to a new callback that it makes
         from JSON, and mixes up two callbacks of one class.
         """
-        _saved(state)[self._identity.key(self.settings)] = self._run.state_dict()
+        saved_states(state)[self._identity.key(self.settings)] = self._run.state_dict()
 
     def _restore(self, state: TrainerState) -> None:
         """Continue what a checkpoint brought: a new run has none."""
-        saved = _saved(state)
+        saved = saved_states(state)
         own = [key for key in saved if self._identity.owns(key)]
         key = self._identity.key(self.settings)
         if key not in own and len(own) != 1:
             return
         self._run.load_state_dict(saved[key if key in own else own[0]])
-
-
-def _saved(state: TrainerState) -> dict[str, Any]:
-    """The states of all callbacks of this kind, by their keys."""
-    everyones: Any = state.stateful_callbacks  # a dict as soon as the state is made
-    found: dict[str, Any] = everyones.setdefault(_STATES, {})
-    return found

@@ -21,7 +21,8 @@ from lightning_exposure.report.pages.run import write_report
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.recording import run_record
 from lightning_exposure.report.tables import extraction_table, verdict_table
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Redaction
+from lightning_exposure.secrets.recorded_console import console_is_recorded
 from lightning_exposure.tokenization import Tokenizer
 
 
@@ -38,6 +39,7 @@ class ExposureLoop:
         around: Where it runs: `Alone()`, or `FabricSurroundings(fabric)`; None: alone, and nothing is logged.
         report: A directory for the report of the run, as `write_report` makes it; None: there is none.
         verbose: Whether to print what the attack found when training ends.
+        reveal: Whether to show what is no canary in full, and everything where it leaves the machine.
         **settings: As for `CanaryRun`: `every_n_epochs`, `every_n_steps`, `attack`, `audit`, and how to measure.
 
     Attributes:
@@ -72,9 +74,11 @@ class ExposureLoop:
         *,
         report: str | os.PathLike[str] | None = None,
         verbose: bool = True,
+        reveal: bool = False,
         **settings: Any,
     ) -> None:
-        self.run = CanaryRun(canaries, **settings)
+        self.run = CanaryRun(canaries, reveal=reveal, **settings)
+        self.reveal = reveal
         self.model = unwrapped(model)
         self.epoch = 0
         self.global_step = 0
@@ -139,13 +143,14 @@ class ExposureLoop:
         if kind is None:
             self.run.finish(self.model, self._around, Moment(self.epoch, self.global_step, last=True))
             if self.run.attack is not None and self._verbose:
-                found = extraction_table(self.run.extractions, self.run.canaries)
+                here = Redaction(self.run.canaries, shared=console_is_recorded(), reveal=self.reveal)
+                found = extraction_table(self.run.extractions, self.run.canaries, here)
                 self._around.say(f"{found}\n\n{verdict_table(self.run.verdicts)}")
         if self._report is None or not self.is_global_zero:
             return
         record = run_record(self, interrupted=None if kind is None else kind.__name__)
         try:
-            write_report(record, self._report)
+            write_report(record, self._report, reveal=self.reveal)
         except Exception as problem:
             if kind is None:
                 raise

@@ -55,6 +55,7 @@ class CanaryRun:
         audit: Bound epsilon from below when training ends; None: if coins were tossed for some of the canaries,
             with `CanarySet.draw(..., holdout=0.5)`.
         delta: The delta of the audit's bound.
+        reveal: Whether states that are saved hold texts in full.
 
     Attributes:
         monitor: Measures.
@@ -88,6 +89,7 @@ class CanaryRun:
         attack: bool | Mapping[str, Any] = True,
         audit: bool | None = None,
         delta: float = 1e-5,
+        reveal: bool = False,
     ) -> None:
         schedule = Schedule(every_n_epochs, every_n_steps)
         check_delta(delta, pure=True)
@@ -106,9 +108,10 @@ class CanaryRun:
             baseline=baseline,
             references=references,
             name=name,
+            reveal=reveal,
         )
         prefix = "" if name == "exposure" else f"{name}_"
-        self.attack = _attack_of(self._trees, attack, f"{prefix}extraction")
+        self.attack = _attack_of(self._trees, attack, f"{prefix}extraction", reveal)
         self.audit: CanaryAudit | None = None
         if audit or (audit is None and any(canary.holdout for canary in canaries)):
             trees = CanaryTrees(audited(canaries), model=model, context=context, batch_size=batch_size)
@@ -239,11 +242,11 @@ class CanaryRun:
         return {name: part for name, part in parts.items() if part is not None}
 
 
-def _attack_of(trees: CanaryTrees, asked: bool | Mapping[str, Any], name: str) -> CanaryAttack | None:
+def _attack_of(trees: CanaryTrees, asked: bool | Mapping[str, Any], name: str, reveal: bool) -> CanaryAttack | None:
     if isinstance(asked, bool):
-        return CanaryAttack(trees, Schedule(0), name=name) if asked else None
+        return CanaryAttack(trees, Schedule(0), name=name, reveal=reveal) if asked else None
     if not isinstance(asked, Mapping):
         raise refusal("attack", asked, "True, False, or the arguments of `extract`, such as {'algorithm': 'beam'}")
     settings = dict(asked)
     algorithm, top_k = settings.pop("algorithm", "shortest_path"), settings.pop("top_k", None)
-    return CanaryAttack(trees, Schedule(0), algorithm, top_k=top_k, settings=settings, name=name)
+    return CanaryAttack(trees, Schedule(0), algorithm, top_k=top_k, settings=settings, name=name, reveal=reveal)
