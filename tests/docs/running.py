@@ -24,8 +24,10 @@ from tests.docs.printed import difference
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "lightning-exposure"
+# What a file of one's own registers stays registered: that takes a process of its own.
 _IN_PROCESS = re.compile(
-    rf"^(?:(?P<before>(?:echo|printf|cat) [^|]*)\| *)?(?P<command>{PROGRAM}\b[^|&;<>]*)(?:> *(?P<file>\S+))?$"
+    r"^(?:(?P<before>(?:echo|printf|cat) [^|]*)\| *)?"
+    rf"(?P<command>{PROGRAM}\b(?! --import)[^|&;<>]*)(?:> *(?P<file>\S+))?$"
 )
 
 
@@ -81,8 +83,10 @@ class Page:
         return True
 
     def _python(self, block: Block) -> None:
+        if "file" in block.said:
+            (self.folder / block.said["file"]).write_text(block.code, encoding="utf-8")
         # Empty lines before it: an error names the line of the page.
-        code = compile("\n" * (block.line - 1) + block.code, str(self.path), "exec", dont_inherit=True)
+        code = compile("\n" * (block.line - 1) + self._smaller(block), str(self.path), "exec", dont_inherit=True)
         out = io.StringIO()
         with redirect_stdout(out):
             exec(code, self.module.__dict__)
@@ -91,7 +95,7 @@ class Page:
 
     def _bash(self, block: Block) -> None:
         self.printed = ""
-        lines = [line for line in block.code.replace("\\\n", " ").splitlines() if line.strip()]
+        lines = [line for line in self._smaller(block).replace("\\\n", " ").splitlines() if line.strip()]
         wanted = int(block.said.get("exit code", 0))
         for line in lines:
             if line.lstrip().startswith("#"):
@@ -101,6 +105,16 @@ class Page:
             self.printed += out
             if code != (wanted if line is lines[-1] else 0):
                 raise self._error(block, f"{line!r} ends with {code}:\n{out}")
+
+    def _smaller(self, block: Block) -> str:
+        """The code, with what the page says is smaller in the test."""
+        code = block.code
+        for line in block.said.get("smaller", "").splitlines():
+            large, _, small = line.strip().partition(" -> ")
+            if large not in code:
+                raise self._error(block, f"there is no {large!r} to make smaller")
+            code = code.replace(large, small)
+        return code
 
     def _text(self, block: Block) -> None:
         if self.printed is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from unittest.mock import patch
 
 import numpy
 import torch
+from lightning.fabric.utilities.warnings import PossibleUserWarning
 
 
 @contextmanager
@@ -22,7 +24,9 @@ def untouched(folder: Path) -> Iterator[None]:
     before = Path.cwd()
     os.chdir(folder)
     try:
-        with patch.dict(os.environ), torch.random.fork_rng(devices=[]):
+        with patch.dict(os.environ), warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            # Lightning's hints about speed: pages train tiny models.
+            warnings.simplefilter("ignore", PossibleUserWarning)
             yield
     finally:
         os.chdir(before)

@@ -32,6 +32,9 @@ GOOD = {
     "fails on purpose": "<!-- exit code 2 -->\n```bash\nlightning-exposure demo --nothing\n```\n",
     "not run": "<!-- not run: takes three minutes; tests/cli/test_demo.py runs it -->\n```bash\nfalse\n```\n",
     "pickles": "```python\nimport pickle\n\n\nclass A:\n    pass\n\n\npickle.loads(pickle.dumps(A()))\n```\n",
+    "smaller": "<!-- smaller: 10**9 -> 3\nin full -> in small -->\n"
+    "```python\nx = 10**9\nprint(x, 'in full')\n```\n\n```text\n3 in small\n```\n",
+    "file": "<!-- file: a.py -->\n```python\nx = 1\n```\n\n```bash\ncat a.py\n```\n\n```text\nx = 1\n```\n",
     "yaml": "```yaml\na: [1]\n```\n",
 }
 
@@ -59,6 +62,7 @@ BAD = {
         "<!-- not run: slow; tests/cli/test_nobody.py runs it -->\n```bash\nfalse\n```\n",
         "no tests/cli/test_nobody",
     ),
+    "nothing to make smaller": ("<!-- smaller: y -> 1 -->\n```python\nx = 1\n```\n", "no 'y' to make smaller"),
     "a diff of nothing": ("```diff\n+x\n```\n", "between which files"),
     "a line that is not new": (
         "<!-- diff: examples/existing_script.py examples/existing_script_with_exposure.py -->\n"
