@@ -223,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_csv(
         options.out / "retrained.csv",
         RETRAINED,
-        before_and_after(lines, other, secrets, kept[: options.retrain], train),
+        before_and_after(lines, other, secrets, kept[: options.retrain], train, options.workers),
     )
 
 
