@@ -7,7 +7,7 @@ needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -80,6 +80,11 @@ def silent_logger() -> Any:
     from lightning.pytorch.loggers.logger import DummyLogger
 
     return DummyLogger()
+
+
+def set_logged_hyperparameters(owner: Any, values: Mapping[str, Any]) -> None:
+    """Let loggers get other hyperparameters of a module, or of a data module, than those it has and goes on with."""
+    owner._hparams_initial = type(owner.hparams_initial)(values)
 
 
 # ---- metrics --------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from lightning_exposure.integrations._trainer import (
     final_moment,
     go_first,
     moment,
+    saved_states,
 )
 from lightning_exposure.integrations._training_data import check_planted, readable
 from lightning_exposure.measuring import (
@@ -41,11 +42,8 @@ from lightning_exposure.report.pages.run import write_report
 from lightning_exposure.report.record import Measurement, References, RunRecord
 from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.verdicts import Verdict
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Redaction
 from lightning_exposure.tokenization import Tokenizer
-
-_STATES = "lightning_exposure"
-"""Under which name the states of these callbacks are saved with the Trainer's own."""
 
 
 class ExposureTrainerCallback(TrainerCallback):
@@ -88,6 +86,7 @@ class ExposureTrainerCallback(TrainerCallback):
         check_data: Refuse training data that contain a canary more or less often than it says, or as other tokens than
             are measured. Only data that are a list, a `datasets.Dataset` or made of tensors can be read.
         verbose: Print what the attack found when training ends.
+        reveal: As for `ExtractionCallback`: whether everything is shown in full, also where it leaves the machine.
 
     Raises:
         ArgumentError: An argument is out of range; it is named.
@@ -126,6 +125,7 @@ class ExposureTrainerCallback(TrainerCallback):
         report: str | os.PathLike[str] | None = None,
         check_data: bool = True,
         verbose: bool = True,
+        reveal: bool = False,
     ) -> None:
         schedule = Schedule(every_n_epochs, every_n_steps)
         check_delta(delta, pure=True)
@@ -143,9 +143,10 @@ class ExposureTrainerCallback(TrainerCallback):
             baseline=baseline,
             references=references,
             name=name,
+            reveal=reveal,
         )
         prefix = "" if name == "exposure" else f"{name}_"
-        self._attack = _attack_of(self._trees, attack, f"{prefix}extraction")
+        self._attack = _attack_of(self._trees, attack, f"{prefix}extraction", reveal)
         self._audit: CanaryAudit | None = None
         if audit or (audit is None and any(canary.holdout for canary in canaries)):
             trees = CanaryTrees(audited(canaries), model=model, context=context, batch_size=batch_size)
@@ -157,6 +158,7 @@ class ExposureTrainerCallback(TrainerCallback):
         self.report = report
         self.check_data = check_data
         self.verbose = verbose
+        self.reveal = reveal
         self._identity = Identity.of(type(self).__name__, name, model, canaries)
         self._steps: int | None = None
 
@@ -323,10 +325,11 @@ class ExposureTrainerCallback(TrainerCallback):
             self._audit.run(model, around, now, delta=self.delta, promised=None)
         self._keep(state)
         if self._attack is not None and self.verbose:
-            around.say(f"{extraction_table(self.extractions, self.canaries)}\n\n{verdict_table(self.verdicts)}")
+            here = Redaction(self.canaries, shared=around.console_is_recorded, reveal=self.reveal)
+            around.say(f"{extraction_table(self.extractions, self.canaries, here)}\n\n{verdict_table(self.verdicts)}")
         if self.report is not None and state.is_world_process_zero:
             record = self.record(trainer="transformers.Trainer", model=type(model).__name__)
-            record.save(self.report)
+            record.save(self.report, reveal=self.reveal)
             write_report(record, self.report)
 
     # ---- inside -------------------------------------------------------------------------------------------
@@ -366,11 +369,11 @@ class ExposureTrainerCallback(TrainerCallback):
         """
         parts = {"exposure": self._monitor, "attack": self._attack, "audit": self._audit}
         states = {name: part.state_dict() for name, part in parts.items() if part is not None}
-        _saved(state)[self._identity.key(self.settings)] = states
+        saved_states(state)[self._identity.key(self.settings)] = states
 
     def _restore(self, state: TrainerState) -> None:
         """Continue what a checkpoint brought: a new run has none."""
-        saved = _saved(state)
+        saved = saved_states(state)
         own = [key for key in saved if self._identity.owns(key)]
         key = self._identity.key(self.settings)
         if key not in own and len(own) != 1:
@@ -381,18 +384,11 @@ class ExposureTrainerCallback(TrainerCallback):
                 part.load_state_dict(states[name])
 
 
-def _saved(state: TrainerState) -> dict[str, Any]:
-    """The states of all callbacks of this kind, by their keys."""
-    everyones: Any = state.stateful_callbacks  # a dict as soon as the state is made
-    found: dict[str, Any] = everyones.setdefault(_STATES, {})
-    return found
-
-
-def _attack_of(trees: CanaryTrees, asked: bool | Mapping[str, Any], name: str) -> CanaryAttack | None:
+def _attack_of(trees: CanaryTrees, asked: bool | Mapping[str, Any], name: str, reveal: bool) -> CanaryAttack | None:
     if isinstance(asked, bool):
-        return CanaryAttack(trees, Schedule(0), name=name) if asked else None
+        return CanaryAttack(trees, Schedule(0), name=name, reveal=reveal) if asked else None
     if not isinstance(asked, Mapping):
         raise refusal("attack", asked, "True, False, or the arguments of `extract`, such as {'algorithm': 'beam'}")
     settings = dict(asked)
     algorithm, top_k = settings.pop("algorithm", "shortest_path"), settings.pop("top_k", None)
-    return CanaryAttack(trees, Schedule(0), algorithm, top_k=top_k, settings=settings, name=name)
+    return CanaryAttack(trees, Schedule(0), algorithm, top_k=top_k, settings=settings, name=name, reveal=reveal)
