@@ -14,8 +14,8 @@ from lightning_exposure.callbacks._progress import say, status
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.measuring import Moment, Update, is_last, training_clock
 from lightning_exposure.measuring.surroundings import gather_objects
-from lightning_exposure.report.recorded_console import console_is_recorded
 from lightning_exposure.secrets import CanarySet, Redaction
+from lightning_exposure.secrets.recorded_console import console_is_recorded
 from lightning_exposure.tokenization import Tokenizer
 
 Value = TypeVar("Value")

@@ -28,10 +28,10 @@ from lightning_exposure.errors import ArgumentError, ManifestError
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.report import RunRecord, run_record
 from lightning_exposure.report.record import FILE_NAME as RECORD
-from lightning_exposure.report.recorded_console import console_is_recorded
 from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.wandb import stay_offline_without_login
 from lightning_exposure.secrets import CanarySet, Redaction
+from lightning_exposure.secrets.recorded_console import console_is_recorded
 from lightning_exposure.tree import SecretTree
 
 

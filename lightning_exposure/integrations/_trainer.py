@@ -21,7 +21,7 @@ from transformers.trainer_callback import CallbackHandler
 
 from lightning_exposure.measuring import Moment, Update, is_last, training_clock
 from lightning_exposure.measuring.surroundings import gather_objects
-from lightning_exposure.report.recorded_console import console_is_recorded
+from lightning_exposure.secrets.recorded_console import console_is_recorded
 
 Value = TypeVar("Value")
 
@@ -133,6 +133,26 @@ class TransformersSurroundings:
     def _bar(self) -> Any | None:
         bars = (getattr(callback, "training_bar", None) for callback in self._callbacks)
         return next((bar for bar in bars if hasattr(bar, "set_description_str")), None)
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """A run that has ended, as a report takes it: a callback is not told which Trainer calls it.
+
+    Attributes:
+        callback: That has something to say.
+        model: As it is now.
+        train_dataset: What it was trained on, if that is known.
+    """
+
+    callback: Any
+    model: Any
+    train_dataset: Any
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """The one that asks for the report."""
+        return [self.callback]
 
 
 def saved_states(state: TrainerState) -> dict[str, Any]:

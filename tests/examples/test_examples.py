@@ -58,6 +58,7 @@ def test_every_example_is_tested() -> None:
         "mailbox.py",
         "plain_module.py",
         "rare_prefix.py",
+        "sanitization.py",
         "translation.py",
         "with_wandb.py",
         "word_level.py",
