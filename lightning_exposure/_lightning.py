@@ -36,6 +36,17 @@ def needs_all_processes(strategy: object) -> bool:
     return any(base.__name__ in SHARDING_STRATEGIES for base in type(strategy).__mro__)
 
 
+def unwrapped(model: Any) -> Any:
+    """The model that was handed to `Fabric.setup` or to DistributedDataParallel, of what they returned.
+
+    >>> unwrapped("any other")
+    'any other'
+    """
+    while type(model).__name__ in ("_FabricModule", "DistributedDataParallel", "DataParallel"):
+        model = model.module
+    return model
+
+
 # ---- data -----------------------------------------------------------------------------------------------------
 
 

@@ -155,9 +155,7 @@ class ExposureCallback(CanaryCallback):
     @property
     def settings(self) -> dict[str, Any]:
         """How it measures, for reports."""
-        when = {"every_n_epochs": self.every_n_epochs, "every_n_steps": self.every_n_steps}
-        how = {**self._monitor.arguments, "max_share": self._monitor.max_share}
-        return {**when, **how, "prior": self._monitor.prior.source}
+        return self._monitor.settings
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work before any training is paid for."""

@@ -135,6 +135,26 @@ class TransformersSurroundings:
         return next((bar for bar in bars if hasattr(bar, "set_description_str")), None)
 
 
+@dataclass(frozen=True)
+class EndedRun:
+    """A run that has ended, as a report takes it: a callback is not told which Trainer calls it.
+
+    Attributes:
+        callback: That has something to say.
+        model: As it is now.
+        train_dataset: What it was trained on, if that is known.
+    """
+
+    callback: Any
+    model: Any
+    train_dataset: Any
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """The one that asks for the report."""
+        return [self.callback]
+
+
 def saved_states(state: TrainerState) -> dict[str, Any]:
     """The states of all callbacks of ours, by their keys, in the Trainer's own state, which its checkpoints keep."""
     everyones: Any = state.stateful_callbacks  # a dict as soon as the state is made

@@ -125,6 +125,12 @@ class ExposureMonitor:
         """The largest share of the training time that a measurement may take."""
         return self._pace.max_share
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """When and how it measures, for reports."""
+        when = {"every_n_epochs": self.schedule.every_n_epochs, "every_n_steps": self.schedule.every_n_steps}
+        return {**when, **self.arguments, "max_share": self.max_share, "prior": self.prior.source}
+
     @without_locals
     def begin(self, around: Surroundings, *, quick: bool = False, resumed: bool = False) -> None:
         """Begin a run, with a new history unless a checkpoint has just brought one; and make the prior.
@@ -268,9 +274,7 @@ class ExposureMonitor:
         place.history = list(self.history)
         place.baseline = dict(self.baseline_estimates)
         place.references = dict(self.scored_references)
-        when = {"every_n_epochs": self.schedule.every_n_epochs, "every_n_steps": self.schedule.every_n_steps}
-        how = {**self.arguments, "max_share": self.max_share, "prior": self.prior.source}
-        place.settings = {**place.settings, self.name: {**when, **how}}
+        place.settings = {**place.settings, self.name: self.settings}
 
     def state_dict(self) -> dict[str, Any]:
         """History and baseline, as plain values; and the weights before training, if they are the prior.
