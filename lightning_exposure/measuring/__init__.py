@@ -9,6 +9,7 @@ from lightning_exposure.measuring.attack import CanaryAttack
 from lightning_exposure.measuring.audit import AuditWarning, CanaryAudit, audited, other_canaries
 from lightning_exposure.measuring.exposure import ExposureMonitor
 from lightning_exposure.measuring.identity import Identity
+from lightning_exposure.measuring.leaks import LeakMonitor, SamplingSettings
 from lightning_exposure.measuring.loops import CanaryRun, ExposureLoop
 from lightning_exposure.measuring.prior import PriorSource, UntrainedPriorWarning
 from lightning_exposure.measuring.schedule import Schedule, is_last
@@ -25,9 +26,11 @@ __all__ = [
     "ExposureLoop",
     "ExposureMonitor",
     "Identity",
+    "LeakMonitor",
     "ModelOf",
     "Moment",
     "PriorSource",
+    "SamplingSettings",
     "Schedule",
     "SharedTrees",
     "Surroundings",

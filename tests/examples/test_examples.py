@@ -54,6 +54,7 @@ def test_every_example_is_tested() -> None:
         "existing_script.py",
         "existing_script_with_exposure.py",
         "finetune_gpt2.py",
+        "leakage_grid.py",
         "mailbox.py",
         "plain_module.py",
         "rare_prefix.py",
