@@ -11,7 +11,7 @@ from torch import nn
 from lightning_exposure._checks import check_confidence, refusal, whole_number
 from lightning_exposure.adapters.protocol import StepModel
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.leakage.counting import CanaryFinder, Finder, ScannerFinder, Tally, Training, count
+from lightning_exposure.leakage.counting import CanaryFinder, Finder, ScannerFinder, SampleTally, Training, count
 from lightning_exposure.leakage.decoder import Decoder
 from lightning_exposure.leakage.sampled import SampledLeaks
 from lightning_exposure.leakage.writer import TextWriter
@@ -99,9 +99,9 @@ def sample_leaks(
 
 def write_and_count(
     writer: TextWriter, finder: Finder, samples: Sequence[int], progress: Callable[[int, int], None] | None = None
-) -> Tally:
+) -> SampleTally:
     """What stands in the samples with these numbers; what several processes have counted can be added up."""
-    tally = Tally()
+    tally = SampleTally()
     for batch in writer.batches(samples):
         tally.add(count(finder, batch))
         if progress is not None:
