@@ -11,7 +11,7 @@ from torch import nn
 from lightning_exposure._checks import check_confidence, refusal, whole_number
 from lightning_exposure.adapters.protocol import StepModel
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.leakage.counting import CanaryFinder, Finder, ScannerFinder, SampleTally, Training, count
+from lightning_exposure.leakage.counting import CanaryFinder, Finder, SampleTally, ScannerFinder, Training, count
 from lightning_exposure.leakage.decoder import Decoder
 from lightning_exposure.leakage.sampled import SampledLeaks
 from lightning_exposure.leakage.writer import TextWriter
