@@ -9,7 +9,7 @@ How to write a page that passes:
   fed with `echo ... |`, and can end in `> file`. If the last line is meant to fail, say `<!-- exit code 1 -->` before.
 - A `text` block is what the block before it printed, for `bash` with standard error. A line `...` stands for lines
   that are left out. Times, dates and the names of masked secrets may differ; numbers may not, unless a comment before
-  the block says `<!-- numbers within 10%: trained -->` (another processor adds up in another order).
+  the block says `<!-- numbers within 10%: trained -->`, or `10% or 0.5` (another processor adds up in another order).
 - What would take too long is made smaller, in the test alone: `<!-- smaller: epochs=15 -> epochs=1 -->`; one line for
   each change.
 - `<!-- file: badge.py -->` before a `python` block also writes it to that file, for `bash` blocks that use it.
