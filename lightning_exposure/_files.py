@@ -211,6 +211,29 @@ def write_json(path: str | os.PathLike[str], content: Mapping[str, Any], *, priv
     write_whole(path, json.dumps(checked, ensure_ascii=False, allow_nan=False, indent=1) + "\n", private=private)
 
 
+def check_directory(name: str, path: str | os.PathLike[str]) -> None:
+    """Refuse a directory that nothing can be written into; it is made if it is not there.
+
+    Args:
+        name: What the argument is called.
+        path: The directory.
+
+    Raises:
+        ArgumentError: It is a file, cannot be made, or cannot be written into.
+    """
+    given = Path(path)
+    try:
+        given.mkdir(parents=True, exist_ok=True)
+        trial = given / f".{uuid.uuid4().hex}.tmp"
+        trial.touch()
+        trial.unlink()
+    except OSError as error:
+        what = "a directory and not a file" if given.is_file() else "a directory that can be written into"
+        raise refusal(
+            name, str(path), f"{what} ({error.strerror or error})", "Choose another one, or allow writing to it."
+        ) from error
+
+
 def write_whole(path: str | os.PathLike[str], content: str | bytes, *, private: bool = False) -> None:
     """Write a file in one step, text in UTF-8, with the directories it needs.
 

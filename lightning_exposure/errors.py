@@ -58,3 +58,15 @@ class MixingError(ModelError, FitError):
 
 class DataError(ExposureError, ValueError):
     """Training data that canaries cannot be put into, or that cannot be read."""
+
+
+class GateError(ExposureError, RuntimeError):
+    """A gate is closed: a model is more exposed, or has spent more privacy, than is allowed."""
+
+
+class NoCheckpointError(ExposureError, LookupError):
+    """No checkpoint of a run is as it was asked for."""
+
+
+class PseudonymError(DataError):
+    """No pseudonym is left for a secret: more of them than there are numbers that are never issued."""

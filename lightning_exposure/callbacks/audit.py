@@ -34,7 +34,7 @@ class AuditCallback(CanaryCallback):
     computes how well one can tell from the model which of them were in. The score of a canary is by how many bits its
     log-perplexity fell since training began. The training run itself is not affected.
 
-    Logged: `audit/epsilon_lower` (holds with the given confidence, by itself: many looks are many chances of error),
+    Logged: `audit/epsilon_lower` (all looks at a training run together hold with the given confidence),
     `audit/auc`, `audit/accuracy`, `audit/tpr_at_1_percent_fpr`, `audit/privacy_loss`, and with an accountant beside it
     `audit/alarm`, 1 if the lower bound is above the epsilon that `DifferentialPrivacy` promises.
 
@@ -48,7 +48,8 @@ class AuditCallback(CanaryCallback):
         tokenizer: How the module reads text; None: the datamodule's `tokenizer`.
         every_n_epochs: Audit after every n-th epoch, and when training ends; 0: only when training ends.
         delta: The delta of the bound; None: that of the trainer's `DifferentialPrivacy`, or 1e-5.
-        confidence: The confidence level of the lower bound.
+        confidence: The confidence level of the lower bounds, of all looks together. With `every_n_epochs`, the last
+            look may use half of the error, and those before it share the other half.
         baseline: Compare with the model before training. Without it, with what the secrets of a format cost on average.
         raise_on_alarm: Raise a `FitError` after an alarm.
         name: The first part of the metrics' names. Of two callbacks with one name, the second logs under `name_2`; two
@@ -157,15 +158,13 @@ class AuditCallback(CanaryCallback):
         """Audit every few epochs."""
         now = moment(trainer, epoch_ended=True)
         if self._audit.is_due(now):
-            show_to_monitors(pl_module, self._run(trainer, pl_module, now))
+            show_to_monitors(pl_module, self._run(trainer, pl_module, now, last=False))
             self._sound(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Audit, while the model is still on its device."""
-        now = final_moment(trainer)
-        if not self._audit.is_done(now):
-            show_at_the_end(trainer, self._run(trainer, pl_module, now))
-            self._sound(trainer)
+        show_at_the_end(trainer, self._run(trainer, pl_module, final_moment(trainer), last=True))
+        self._sound(trainer)
 
     def add_to_record(self, record: RunRecord) -> None:
         """Put the newest audit into the record of the run."""
@@ -193,10 +192,11 @@ class AuditCallback(CanaryCallback):
         if any(self._identity.resembles(key) for key in self._unclaimed(trainer, checkpoint)):
             raise other_canaries()
 
-    def _run(self, trainer: Trainer, module: LightningModule, now: Moment) -> dict[str, float]:
+    def _run(self, trainer: Trainer, module: LightningModule, now: Moment, *, last: bool) -> dict[str, float]:
         _check_ledger(trainer, self.canaries)
         delta, promised = self._delta(trainer), _promised_epsilon(trainer)
-        return self._audit.run(module, TrainerSurroundings(trainer), now, delta=delta, promised=promised)
+        around = TrainerSurroundings(trainer)
+        return self._audit.run(module, around, now, delta=delta, promised=promised, last=last)
 
     def _delta(self, trainer: Trainer) -> float:
         if self.delta is not None:

@@ -19,6 +19,7 @@ from lightning_exposure.exposure import ExposureEstimate, MethodName
 from lightning_exposure.measuring import ExposureMonitor, ModelOf, PriorSource, Schedule
 from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.record import Measurement, References, RunRecord
+from lightning_exposure.report.recording import contributors_of
 from lightning_exposure.secrets import CanarySet
 from lightning_exposure.tokenization import Tokenizer
 
@@ -31,9 +32,9 @@ class ExposureCallback(CanaryCallback):
 
     Logged through the module, so that `EarlyStopping` and `ModelCheckpoint` can monitor them: `exposure/<canary id>`,
     `exposure_low/<canary id>`, `exposure_high/<canary id>`, `exposure/max`, `exposure/mean`, `exposure_low/max`,
-    `exposure/seconds`, and, beside what the model gave before it was trained, `exposure_gain/<canary id>`,
-    `exposure_gain/mean`. For decisions, monitor `exposure_low/max`, the largest lower end of the intervals: point
-    estimates vary with the sample.
+    `exposure_high/max`, `exposure/seconds`, and, beside what the model gave before it was trained,
+    `exposure_gain/<canary id>`, `exposure_gain/mean`. For decisions, monitor `exposure_low/max`, the largest lower end
+    of the intervals: point estimates vary with the sample.
 
     Args:
         canaries: What was inserted in the training data.
@@ -126,6 +127,11 @@ class ExposureCallback(CanaryCallback):
         )
 
     @property
+    def monitor(self) -> ExposureMonitor:
+        """What measures, for callbacks that look at it, such as a gate."""
+        return self._monitor
+
+    @property
     def history(self) -> list[Measurement]:
         """All measurements so far."""
         return self._monitor.history
@@ -205,6 +211,15 @@ class ExposureCallback(CanaryCallback):
     def add_to_record(self, record: RunRecord) -> None:
         """Put all measurements into the record of the run."""
         self._monitor.add_to_record(record)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note in W&B what was done against memorization, so that runs can be grouped by it: all have told by now."""
+        if loggers_named(trainer, "WandbLogger"):
+            record = RunRecord(CanarySet([]))
+            for part in contributors_of(trainer):  # in every process: some of them gather
+                part.add_to_record(record)
+            for logger in self._wandb_loggers(trainer):
+                to_wandb.log_defences(logger.experiment, record)
 
     def state_dict(self) -> dict[str, Any]:
         """The history, as plain values; and the weights before training, if they are the prior."""

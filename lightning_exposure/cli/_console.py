@@ -18,6 +18,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from lightning_exposure._files import plain
 from lightning_exposure.cli.arguments import PROGRAM
 from lightning_exposure.exposure import ExposureEstimate, PoorFitWarning
+from lightning_exposure.measuring import AuditWarning, UntrainedPriorWarning
+from lightning_exposure.measuring.gate import GateWarning
 from lightning_exposure.report.amounts import exposure_text, margin_text, rank_text
 from lightning_exposure.report.tables import text_table
 from lightning_exposure.report.verdicts import Verdict, is_exact
@@ -35,7 +37,8 @@ def hushed() -> Iterator[None]:
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("always", PoorFitWarning)
+        for shown in (PoorFitWarning, AuditWarning, UntrainedPriorWarning, GateWarning):
+            warnings.simplefilter("always", shown)
         warnings.showwarning = _show_warning
         try:
             for logger in loggers:

@@ -10,13 +10,12 @@ import torch.distributed
 
 from lightning_exposure._checks import refusal, whole_number
 from lightning_exposure._lightning import batches_taken, splits_data
-from lightning_exposure.data._collections import choose, loaders_in, replaced
 from lightning_exposure.data._datasets import Occurrences
 from lightning_exposure.data._loader import Weaver, weave_loader
-from lightning_exposure.data._randomness import seeded
 from lightning_exposure.data._samplers import Course
 from lightning_exposure.data.injection import check_canaries
 from lightning_exposure.data.ledger import Ledger
+from lightning_exposure.data.loader_collections import choose, loaders_in, replaced
 from lightning_exposure.data.packages import (
     on_packages,
     package_named,
@@ -24,6 +23,7 @@ from lightning_exposure.data.packages import (
     packages_in_use,
     packages_of,
 )
+from lightning_exposure.data.randomness import seeded
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.secrets import CanarySet
@@ -297,7 +297,12 @@ class CanaryDataModule:
         return {**theirs, _STATE: ledger.state_dict()}
 
     def add_to_record(self, record: RunRecord) -> None:
-        """Put the ledger into the record of the run: that of all processes, as long as they are all there."""
+        """Put the ledger into the record of the run: that of all processes, as long as they are all there.
+
+        What the wrapped data module has to say, such as that it was redacted, comes before.
+        """
+        if callable(getattr(type(self.wrapped), "add_to_record", None)):
+            self.wrapped.add_to_record(record)
         ledger, several = self._counted(), getattr(self.trainer, "world_size", 1) > 1
         if several and record.interrupted:
             return

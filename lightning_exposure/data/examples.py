@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from lightning_exposure._checks import refusal
 from lightning_exposure.data._example_structure import check_example
-from lightning_exposure.data._randomness import seeded
 from lightning_exposure.data.injection import check_canaries
+from lightning_exposure.data.randomness import seeded
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.secrets import CanarySet
 from lightning_exposure.secrets.formats.drawing import Seed, generator_from

@@ -102,6 +102,8 @@ class TextData(_Base):
         self._source = text_or_path
         self._train: WindowDataset | None = None
         self._val: WindowDataset | None = None
+        self._order: torch.Generator | None = None
+        self._order_state: Tensor | None = None
 
     @classmethod
     def under(cls, package: str) -> type[TextDataModule]:
@@ -175,6 +177,14 @@ class TextData(_Base):
             )
         return windows
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where the order of the windows is, so that a run that goes on gets the order it would have had."""
+        return {} if self._order is None else {"order": self._order.get_state()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What `state_dict` gave, for the loaders that are asked for from now on."""
+        self._order_state = state_dict.get("order")
+
     def train_dataloader(self) -> DataLoader[tuple[Tensor, Tensor]]:
         """Batches of (inputs, targets), each `(batch, window)`, from the part with the canaries."""
         settings = self.hparams
@@ -192,6 +202,10 @@ class TextData(_Base):
                 "setup() was not called yet; expected before asking for a loader. Call it, as a Trainer does."
             )
         generator = torch.Generator().manual_seed(self.hparams["seed"]) if shuffle else None
+        if generator is not None:
+            if self._order_state is not None:
+                generator.set_state(self._order_state)
+            self._order = generator
         return DataLoader(
             windows,
             batch_size=self.hparams["batch_size"],

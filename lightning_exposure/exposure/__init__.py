@@ -14,6 +14,7 @@ from lightning_exposure.exposure.priors import (
 )
 from lightning_exposure.exposure.ranking import exposure_by_rank
 from lightning_exposure.exposure.result import ExposureEstimate
+from lightning_exposure.exposure.scored import exposure_from_scores
 from lightning_exposure.exposure.skewnormal import PoorFitWarning, SkewNormal, exposure_by_skew_normal
 from lightning_exposure.exposure.tied import measure_tied_exposure
 
@@ -28,6 +29,7 @@ __all__ = [
     "TreeCase",
     "exposure_by_rank",
     "exposure_by_skew_normal",
+    "exposure_from_scores",
     "measure_exposure",
     "measure_tied_exposure",
     "prior_from_model",

@@ -44,8 +44,8 @@ def exposure_metrics(
         baseline: What the model gave before it was trained, by canary id.
 
     Returns:
-        `name/<id>`, `name_low/<id>`, `name_high/<id>` for each canary, `name/max`, `name/mean`, `name_low/max` over all
-        of them, `name/seconds`, and beside a baseline `name_gain/<id>` and `name_gain/mean`.
+        `name/<id>`, `name_low/<id>`, `name_high/<id>` for each canary, `name/max`, `name/mean`, `name_low/max`,
+        `name_high/max` over all of them, `name/seconds`, and beside a baseline `name_gain/<id>` and `name_gain/mean`.
     """
     estimates = measurement.estimates
     bits = {key: estimate.bits for key, estimate in estimates.items()}
@@ -56,6 +56,7 @@ def exposure_metrics(
         f"{name}/max": max(bits.values()),
         f"{name}/mean": sum(bits.values()) / len(bits),
         f"{name}_low/max": max(estimate.low for estimate in estimates.values()),
+        f"{name}_high/max": max(estimate.high for estimate in estimates.values()),
         f"{name}/seconds": measurement.seconds,
     }
     if baseline:

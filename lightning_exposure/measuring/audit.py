@@ -36,13 +36,17 @@ class AuditWarning(UserWarning):
 class CanaryAudit:
     """Audits a model during or after training, in any training loop.
 
-    Call `begin` when the trees are built, `take_baseline` before the first step, `after_epoch` after each epoch, and
-    `finish` when training has ended.
+    Call `begin` when the trees are built, `take_baseline` before the first step, `run` after each epoch for which
+    `is_due` says so, and `run(..., last=True)` when training has ended.
+
+    All looks at a training run together are wrong with a probability of at most `1 - confidence`: the last one may use
+    half of it, the n-th one before it `1 / (n * (n + 1))` of the other half. If it is only looked at when training
+    ends, that look has all of it.
 
     Args:
         trees: Of canaries that a fair coin was tossed for, as `audited` picks them.
         schedule: When to audit.
-        confidence: The confidence level of the lower bound.
+        confidence: The confidence level of the lower bounds of all looks together.
         baseline: Whether to compare with the model before training. Otherwise with what the secrets of a format cost
             on average.
         name: The first part of the metrics' names.
@@ -51,6 +55,8 @@ class CanaryAudit:
         result: The newest audit.
         alarm: Whether it contradicts what was promised.
         baseline_bits: The log-perplexities before training, by canary id.
+        scores: What the newest audit rests on, by canary id: a higher score speaks for having been in.
+        looks: How often the training run was looked at before its end.
     """
 
     def __init__(
@@ -70,6 +76,8 @@ class CanaryAudit:
         self.result: AuditResult | None = None
         self.alarm = False
         self.baseline_bits: dict[str, float] = {}
+        self.scores: dict[str, float] = {}
+        self.looks = 0
         self._takes_baseline = baseline
         self._restored = False
         self._audited_at = -1
@@ -99,7 +107,7 @@ class CanaryAudit:
     def begin(self) -> None:
         """Forget an earlier run, unless a checkpoint has just brought it back."""
         if not self._restored:
-            self.result, self.alarm, self.baseline_bits = None, False, {}
+            self.result, self.alarm, self.baseline_bits, self.looks = None, False, {}, 0
         self._restored, self._audited_at = False, -1
 
     def take_baseline(self, model: nn.Module, around: Surroundings) -> None:
@@ -111,12 +119,15 @@ class CanaryAudit:
         """Whether the end of an epoch makes it due; at the end of training that is left to `run` itself."""
         return self.schedule.after_epoch(moment.epoch, last=False)
 
-    def is_done(self, moment: Moment) -> bool:
-        """Whether these very weights were audited."""
-        return self._audited_at == moment.step
-
     def run(
-        self, model: nn.Module, around: Surroundings, moment: Moment, *, delta: float, promised: float | None
+        self,
+        model: nn.Module,
+        around: Surroundings,
+        moment: Moment,
+        *,
+        delta: float,
+        promised: float | None,
+        last: bool = True,
     ) -> dict[str, float]:
         """Audit the model as it is.
 
@@ -126,21 +137,26 @@ class CanaryAudit:
             moment: When.
             delta: The delta of the bound.
             promised: The epsilon that the accountant claims; None: there is none.
+            last: Whether training has ended.
 
         Returns:
             What was logged.
         """
+        if self._audited_at != moment.step:  # weights that were just looked at give the same scores again
+            self.scores = self._scores(model, around)
         self._audited_at = moment.step
-        scores, canaries = self._scores(model, around), self.trees.canaries
+        self.looks += not last
+        scores, canaries = self.scores, self.trees.canaries
         self.result = audit(
             [scores[canary.id] for canary in canaries if not canary.held_out],
             [scores[canary.id] for canary in canaries if canary.held_out],
             delta=delta,
-            confidence=self.confidence,
+            confidence=1.0 - (1.0 - self.confidence) * self._share(last),
             records=self.records,
         )
         metrics = {f"{self.name}/{name}": float(getattr(self.result, name)) for name in _METRICS}
-        self.alarm = promised is not None and self.result.epsilon_lower > promised
+        # One look is enough to contradict a promise; a later one that sees less takes nothing back.
+        self.alarm = self.alarm or (promised is not None and self.result.epsilon_lower_one_run > promised)
         if promised is not None:
             metrics[f"{self.name}/alarm"] = float(self.alarm)
         around.log(metrics, moment.step)
@@ -159,6 +175,7 @@ class CanaryAudit:
             "baseline": dict(self.baseline_bits),
             "result": None if self.result is None else self.result.to_dict(),
             "alarm": self.alarm,
+            "looks": self.looks,
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -174,6 +191,13 @@ class CanaryAudit:
         self.baseline_bits = dict(state_dict["baseline"])
         self.result = None if result is None else AuditResult.from_dict(result)
         self.alarm = state_dict["alarm"]
+        self.looks = state_dict["looks"]
+
+    def _share(self, last: bool) -> float:
+        """What this look may use of the probability of error."""
+        if self.schedule.every_n_epochs == 0:
+            return 1.0
+        return 0.5 if last else 0.5 / (self.looks * (self.looks + 1))
 
     def _scores(self, model: nn.Module, around: Surroundings) -> dict[str, float]:
         """How much each canary speaks for having been in; computed without regard to whether it was."""

@@ -190,6 +190,50 @@ class ExposureMonitor:
             self.scored_references = {format.name: references for format, references in found.items()}
         return metrics
 
+    def measure_again(
+        self,
+        model: nn.Module,
+        around: Surroundings,
+        ids: Sequence[str],
+        *,
+        effort: int,
+        confidence: float,
+        seed: int,
+    ) -> dict[str, ExposureEstimate]:
+        """Measure some canaries once more, with walks of their own and more of them; the history stays as it is.
+
+        Args:
+            model: The weights that were measured last.
+            around: Where it runs.
+            ids: Of the canaries.
+            effort: How many times the samples and the budget that were asked for. Intervals become narrower by the
+                square root of it.
+            confidence: The confidence level of the intervals.
+            seed: The random seed of the walks.
+        """
+        precision, method = self._now["precision"], self._now["method"]
+        arguments = {
+            "method": "auto" if method == "skewnormal" else method,  # no interval can defend an extrapolation
+            "budget": effort * self._now["budget"],
+            "samples": effort * self._now["samples"],
+            "precision": None if precision is None else precision / effort**0.5,
+            "confidence": confidence,
+            "seed": seed,
+        }
+        wanted = set(ids)
+        with quiet(model), self.prior.at_hand(self.trees), around.status("measuring further") as update:
+            found = self.trees.map(
+                around,
+                lambda tree, members: _measure_format(
+                    tree,
+                    [canary for canary in members if canary.id in wanted],
+                    {**arguments, "prior": self.prior.of(tree.format)},
+                    update,
+                ),
+            )
+        by_text = {estimate.secret: estimate for estimates in found.values() for estimate in estimates}
+        return {canary.id: by_text[canary.text] for canary in self.trees.canaries if canary.id in wanted}
+
     def measured_at(self, step: int) -> bool:
         """Whether the newest measurement is of the weights after this many steps."""
         return bool(self.history) and self.history[-1].step == step

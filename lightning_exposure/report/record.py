@@ -15,8 +15,8 @@ from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.report._reading import optional_number, read_estimates, read_fit
 from lightning_exposure.report._summary import summarize
-from lightning_exposure.report.verdicts import Verdict, verdict_of
-from lightning_exposure.secrets import CanarySet, Redaction
+from lightning_exposure.report.verdicts import UNKNOWN, Verdict, verdict_of
+from lightning_exposure.secrets import Canary, CanarySet, Redaction
 
 FILE_NAME = "exposure.json"
 """What a record is called in the directory of its run."""
@@ -132,7 +132,7 @@ class RunRecord:
         ArgumentError: `settings` holds something that has no JSON form.
 
     Example:
-        >>> from lightning_exposure.secrets import CanarySet, SecretFormat
+        >>> from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
         >>> record = RunRecord(CanarySet.draw(SecretFormat.ssn(), repetitions=[1, 4]), settings={"model": "lstm"})
         >>> record.verdict
         'Nothing is known: no exposure was measured, and no attack was made'
@@ -213,12 +213,24 @@ class RunRecord:
         }
 
     @property
+    def judged(self) -> list[tuple[Canary, Verdict]]:
+        """All canaries with their verdicts, those of `others` too; of one in several, the one that says more."""
+        found: dict[tuple[str, str], tuple[Canary, Verdict]] = {}
+        for record in (self, *self.others.values()):
+            verdicts = record.verdicts
+            for canary in record.canaries:
+                key = (canary.format.name, canary.text)
+                if key not in found or found[key][1].mood == UNKNOWN:
+                    found[key] = (canary, verdicts[canary.id])
+        return list(found.values())
+
+    @property
     def verdict(self) -> str:
         """One line for people: how many guesses find the inserted secrets, and what else they should know.
 
         Controls, and canaries that are held out, were never inserted: they are not counted but named.
         """
-        return summarize(self.canaries, self.verdicts)
+        return summarize(self.judged)
 
     def _repr_html_(self) -> str:
         """For notebooks."""

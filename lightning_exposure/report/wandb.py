@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from lightning_exposure._files import plain
 from lightning_exposure.exposure import ExposureEstimate
-from lightning_exposure.report.record import Measurement, References
+from lightning_exposure.report.record import Measurement, References, RunRecord
+from lightning_exposure.report.side_by_side import defences_of, plain_settings
 from lightning_exposure.report.tables import EXTRACTION_COLUMNS, VERDICT_COLUMNS, Row
 from lightning_exposure.secrets import CanarySet
 
@@ -134,3 +136,24 @@ def log_verdicts(run: Any, rows: Sequence[Sequence[str]], name: str) -> None:
     import wandb
 
     run.log({f"{name}/verdicts": wandb.Table(columns=list(VERDICT_COLUMNS), data=[list(row) for row in rows])})
+
+
+def log_defences(run: Any, record: RunRecord) -> None:
+    """What was done against memorization, in the configuration of a run, so that runs can be grouped by it.
+
+    `defences` is the list of their names, `defence` the same in one line ("none" without any), and `defence_settings`
+    what is a number or a short word in their settings. No text of a canary is among them.
+    """
+    found = defences_of(record)
+    texts = set(record.canaries.texts)
+    settings = {
+        str(entry.get("name", "unnamed")): {
+            name: value
+            for name, value in plain_settings(entry).items()
+            if not (isinstance(value, str) and any(text in value or value in text for text in texts))
+        }
+        for entry in found
+    }
+    names = list(settings)
+    config = {"defences": names, "defence": " + ".join(names) or "none", "defence_settings": settings}
+    run.config.update(plain(config, "defences"), allow_val_change=True)

@@ -1,7 +1,8 @@
 """Trains in two processes (or one) and writes what each rank has: run by test_ddp.py.
 
 Usage: python ddp_script.py FOLDER DEVICES WITH_CALLBACKS, the last one "yes", "no", "broken" for a model whose logits
-are NaN in the second process once it was trained, or "slow" for measurements that seem to take long in the first one.
+are NaN in the second process once it was trained, "slow" for measurements that seem to take long in the first one, or
+"audit" for an audit after every epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import lightning as L  # noqa: N812
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure import ExposureCallback, ExtractionCallback
+from lightning_exposure import AuditCallback, ExposureCallback, ExtractionCallback
+from tests.callbacks.audit_setups import SOME, data
 from tests.callbacks.setups import BOTH, CHARS, Model, loader, trainer
 
 
@@ -33,7 +35,23 @@ class BreaksOnRankOne(nn.Module):
         return logits * (float("nan") if broken else 1.0), state
 
 
+def audit(folder: Path, devices: int) -> None:
+    """Canaries that coins left out or in, and what each rank can tell of them."""
+    callback = AuditCallback(SOME, CHARS, every_n_epochs=1)
+    options = {"strategy": "ddp", "devices": devices} if devices > 1 else {"devices": 1}
+    run = trainer(folder, callback, max_epochs=3, **options)
+    model = Model()
+    run.fit(model, data(SOME))
+    assert callback.result is not None
+    found = {"result": callback.result.to_dict(), "scores": callback._audit.scores, "weights": model.state_dict()}
+    found |= {"before": callback.baseline_bits, "looks": callback._audit.looks}
+    torch.save(found | {"logged": dict(run.callback_metrics)}, folder / f"rank{run.global_rank}.pt")
+
+
 def main() -> None:
+    if sys.argv[3] == "audit":
+        L.seed_everything(3, verbose=False)
+        return audit(Path(sys.argv[1]), int(sys.argv[2]))
     folder, devices, with_callbacks = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] != "no"
     L.seed_everything(3, verbose=False)
     broken = sys.argv[3] == "broken"

@@ -100,6 +100,23 @@ def test_every_few_epochs_and_at_the_end(tmp_path: Path) -> None:
     assert {f"audit/{name}" for name in METRICS} <= run.callback_metrics.keys()
 
 
+def test_all_looks_together_share_one_error(tmp_path: Path) -> None:
+    confidences = []
+
+    class Watched(AuditCallback):
+        def _sound(self, trainer: Any) -> None:
+            assert self.result is not None
+            confidences.append(self.result.confidence)
+
+    train(tmp_path, Watched(SOME, CHARS, every_n_epochs=1, confidence=0.9), canaries=SOME, model=Model(8), max_epochs=4)
+    errors = [1 - confidence for confidence in confidences]
+    assert errors == pytest.approx([0.05 / 2, 0.05 / 6, 0.05 / 12, 0.05 / 20, 0.05])
+    assert sum(errors) < 0.1
+    confidences.clear()
+    train(tmp_path, Watched(SOME, CHARS, confidence=0.9), canaries=SOME, model=Model(8), max_epochs=2)
+    assert confidences == [0.9], "who looks once has all of it"
+
+
 def test_only_the_canaries_with_a_coin_take_part(tmp_path: Path) -> None:
     sure = CanarySet.draw(KEYS, repetitions=[0, 8], seed=0)
     controls = CanarySet.draw(PINS, repetitions=[0], seed=9, holdout=0.5)

@@ -12,6 +12,9 @@ import pytest
 import torch
 
 from lightning_exposure import SecretTree, extract, measure_exposure
+from lightning_exposure.privacy import audit
+from lightning_exposure.walks import score
+from tests.callbacks.audit_setups import PINS, SOME
 from tests.callbacks.setups import BOTH, CHARS, Model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,3 +84,22 @@ def test_a_measurement_that_fails_in_one_process_stops_them_all(tmp_path: Path) 
     assert done.returncode != 0
     assert done.stderr.count("ModelError: the model returned NaN") >= 2, done.stderr[-3000:]
     assert not list((tmp_path / "broken").glob("rank*.pt"))
+
+
+@pytest.mark.slow
+def test_an_audit_in_two_processes_is_that_of_one(tmp_path: Path) -> None:
+    done = start(tmp_path / "audit", 2, "audit")
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, second = (torch.load(tmp_path / "audit" / f"rank{rank}.pt", weights_only=True) for rank in range(2))
+    assert first["result"] == second["result"]
+    assert first["scores"] == second["scores"]
+    assert first["looks"] == second["looks"] == 3
+    assert first["logged"]["audit/epsilon_lower"] == second["logged"]["audit/epsilon_lower"]
+    model = Model()
+    model.load_state_dict(first["weights"])
+    bits = score(SecretTree(model, PINS, CHARS), [canary.text for canary in SOME]).costs.tolist()
+    fell = {c.id: first["before"][c.id] - cost for c, cost in zip(SOME, bits, strict=True)}
+    assert first["scores"] == pytest.approx(fell)
+    sides = [[fell[c.id] for c in SOME if c.held_out is out] for out in (False, True)]
+    # Three looks before the end: the last one has half of the error.
+    assert first["result"] == audit(*sides, delta=1e-5, confidence=0.975).to_dict()

@@ -18,6 +18,7 @@ from tests.cli.test_program import assert_error
 
 def test_a_run_leaves_everything(run_dir: Path) -> None:
     assert {path.name for path in run_dir.iterdir()} == {
+        ".lock",
         "canaries.json",
         "config.yaml",
         "exposure.json",

@@ -24,7 +24,7 @@ from lightning_exposure.exposure import measure_tied_exposure
 from lightning_exposure.report import write_report
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.tables import extraction_table
-from lightning_exposure.secrets import TiedFormats
+from lightning_exposure.secrets import Redaction, TiedFormats
 from tests import oracle
 from tests.tokenization.subword_models import KINDS, oracle_costs
 from tests.toys import Recurrent, sharpened
@@ -157,7 +157,7 @@ def test_reports_show_them_line_by_line(format: SecretFormat, tmp_path: Path) ->
     page = write_report(again, tmp_path).read_text(encoding="utf-8")
     assert f'<td class="text">{canaries.texts[0]}</td>' in page
     assert ".wide td.text { white-space: pre; }" in page  # lines stay lines
-    table = extraction_table(again.extractions, canaries)
+    table = extraction_table({format.name: attack}, canaries, Redaction(canaries, reveal=True))
     assert len(table.split("\n")) == 2 + len(attack.candidates)  # one line a candidate
     assert attack.candidates[0].text.replace("\n", "\\n") in table
 

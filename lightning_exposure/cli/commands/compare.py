@@ -1,4 +1,4 @@
-"""Train with more and less privacy, and compare how exposed a secret becomes."""
+"""Put runs beside each other; or train with more and less privacy, and compare how exposed a secret becomes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ import lightning.pytorch as pl
 import torch
 
 from lightning_exposure._checks import whole_number
+from lightning_exposure._files import write_whole
 from lightning_exposure.callbacks import DifferentialPrivacy
 from lightning_exposure.cli._console import hushed, one_thread, say, search_progress, spinner
 from lightning_exposure.cli._runs import new_run_dir
 from lightning_exposure.cli.arguments import Parser
 from lightning_exposure.data import TextDataModule
 from lightning_exposure.data.corpora import python_topics, read_text
+from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import measure_exposure
 from lightning_exposure.extraction import extract
 from lightning_exposure.modules import LanguageModel, OptimizerName
 from lightning_exposure.privacy.steps.accounting import ACCOUNTANTS
 from lightning_exposure.report import MissingExtraError
-from lightning_exposure.report.comparison import COLUMNS, Comparison, Outcome
+from lightning_exposure.report.comparison import COLUMNS, CSV_NAME, Comparison, Outcome
 from lightning_exposure.report.pages.comparison import write_comparison
+from lightning_exposure.report.pages.side_by_side import write_side_by_side
+from lightning_exposure.report.side_by_side import SideBySide
 from lightning_exposure.report.tables import text_table
 from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
 from lightning_exposure.tree import SecretTree
@@ -50,12 +54,16 @@ def make_parser() -> Parser:
     """What can be asked for."""
     parser = Parser(
         "compare",
-        "Train one model on one text with one made-up social security number in it, several times: without "
-        "privacy, with clipped gradients only, and with more and more noise. Report for each run its epsilon, its "
-        "validation loss, how exposed the number is, and how many guesses find it.",
+        "Put any runs beside each other: what was done against memorization in each, its epsilon and its losses, how "
+        "exposed its canaries are, and how many guesses find them. Without runs: train one model on one text with one "
+        "made-up social security number in it, several times, without privacy, with clipped gradients only, and with "
+        "more and more noise, and compare these.",
         epilog=f"The model is an LSTM of {MODEL['num_layers']} layers of {MODEL['hidden_size']} units on batches of "
         f"about {DATA['batch_size']} windows of {DATA['window']} characters; the text is the topics of Python's own "
-        "help(). Leaves a table, a picture, a CSV file and report.html in the run's directory.",
+        "help(). Leaves a table, a picture, a CSV file and report.html in the directory of the results.",
+    )
+    parser.add_argument(
+        "runs", nargs="*", metavar="RUN", help="two or more directories of runs; all other options but --run_dir train"
     )
     parser.add_argument(
         "--noise_multiplier",
@@ -111,7 +119,10 @@ def make_parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     """Train them all, say what came out, and leave it in the directory."""
-    options = make_parser().parse_args(arguments)
+    parser = make_parser()
+    options = parser.parse_args(arguments)
+    if options.runs:
+        return _stand_side_by_side(parser, options)
     for name in ("max_epochs", "repetitions", "characters"):
         whole_number(f"--{name}", getattr(options, name), at_least=1)
     with hushed(), one_thread():
@@ -130,6 +141,32 @@ def run(arguments: Sequence[str]) -> int:
             comparison.save(directory)  # whatever happens to the rest
             say(_line(comparison, first=place == 1))
         _conclude(comparison, directory)
+    return 0
+
+
+def _stand_side_by_side(parser: Parser, options: Namespace) -> int:
+    """Compare runs that there are."""
+    for name, value in vars(options).items():
+        if name not in ("runs", "run_dir") and value != parser.get_default(name):
+            raise ArgumentError(
+                f"--{name} is given with runs to compare; expected one or the other, because it is for training. Leave "
+                "out the runs, or the option."
+            )
+    with hushed():
+        comparison = SideBySide.load(options.runs)
+        directory = new_run_dir(options.run_dir)
+        say(f"{comparison.table()}\n")
+        write_whole(directory / CSV_NAME, comparison.to_csv())
+        try:
+            say(f"Report: {write_side_by_side(comparison, directory)}")
+            from lightning_exposure.report.figures.run_exposures import exposures_of_runs
+            from lightning_exposure.report.figures.style import save
+
+            save(exposures_of_runs(comparison), directory / PICTURE)
+        except MissingExtraError as error:
+            say(f"No report: {error}")
+    remarks = f" {comparison.remarks}" if comparison.remarks else ""
+    say(f"Verdict: {comparison.verdict}.{remarks}")
     return 0
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from lightning_exposure.cli._console import hushed, say, say_json, search_progress, spinner
 from lightning_exposure.cli._formats import add_format_option, make_format
 from lightning_exposure.cli._given_texts import read_one, unspoken
-from lightning_exposure.cli._showing import Shown
 from lightning_exposure.cli.arguments import Parser, add_canaries_option, add_output_options
 from lightning_exposure.cli.models import LoadedModel, add_model_options, load_given
 from lightning_exposure.errors import ArgumentError, SecretError
@@ -25,7 +24,7 @@ from lightning_exposure.extraction import (
 )
 from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.verdicts import Verdict, verdict_of
-from lightning_exposure.secrets import CanarySet, SecretFormat
+from lightning_exposure.secrets import CanarySet, Redaction, SecretFormat
 
 _INTERRUPTED = 130
 _METAVARS = {int: "N", float: "X", str: "TEXT"}
@@ -125,19 +124,19 @@ def run(arguments: Sequence[str]) -> int:
     with hushed(), unspoken([text for text in (known, settings.get(_TARGET)) if text]):
         loaded = load_given(options)
         canaries, formats = _targets(options, loaded, known)
-        shown = Shown(canaries, reveal=options.reveal)
+        shown = Redaction(canaries, reveal=options.reveal)
         for format_ in formats:
             top_k = options.top_k if options.top_k is not None else max(1, len(canaries.by_format().get(format_, [])))
             attack = _attack(loaded, format_, options.algorithm, top_k, known, settings)
             verdicts[format_.name] = _verdicts(format_, attack, canaries)
-            found[format_.name] = shown.extraction(attack, format_)
+            found[format_.name] = attack.redacted(shown, format_)
             if attack.ended_by == "interrupt":
                 break
     if options.json:
         ids = {canary.text: canary.id for canary in canaries}
         say_json({name: _with_canaries(attack, ids, verdicts[name]) for name, attack in found.items()})
     else:
-        say(extraction_table(found, canaries))
+        say(extraction_table(found, canaries, shown))
         judged = {key: verdict for group in verdicts.values() for key, verdict in group.items()}
         if judged:
             say(f"\n{verdict_table(judged)}\n")

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from lightning_exposure.cli._console import exposure_table, hushed, say, say_json, spinner
 from lightning_exposure.cli._formats import add_format_option, make_format
 from lightning_exposure.cli._given_texts import HOW, format_of, read_given, unspoken
-from lightning_exposure.cli._showing import Shown
 from lightning_exposure.cli.arguments import Parser, add_canaries_option, add_output_options
 from lightning_exposure.cli.models import (
     LoadedModel,
@@ -23,7 +22,7 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import METHODS, ExposureEstimate, measure_exposure
 from lightning_exposure.exposure.priors import prior_of_tree
 from lightning_exposure.report.verdicts import Verdict, verdict_of
-from lightning_exposure.secrets import CanarySet, SecretFormat
+from lightning_exposure.secrets import CanarySet, Redaction, SecretFormat
 
 
 class _Secret(NamedTuple):
@@ -89,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
         reference = load_reference(options, loaded)
         known = _canaries(options, loaded, given)
         wanted = _by_format(known, format_, given)
-        shown = Shown(known, reveal=options.reveal)
+        shown = Redaction(known, reveal=options.reveal)
         names: list[str] = []
         estimates: list[ExposureEstimate] = []
         verdicts: list[Verdict] = []

@@ -35,7 +35,7 @@ def load_checkpoint(path: Path, model_class: str | None, option: str, class_opti
         ArgumentError: There is no such class.
     """
     make = LanguageModel if model_class is None else _named(model_class, class_option)
-    content = _plain_content(path)
+    content = check_plain(path)
     try:
         return _restored(make, path, content)
     except OSError:
@@ -58,8 +58,12 @@ def _restored(make: Any, path: Path, content: dict[str, Any]) -> nn.Module:
     return made
 
 
-def _plain_content(path: Path) -> dict[str, Any]:
-    """What is in the file, read from disk as it is needed."""
+def check_plain(path: Path) -> dict[str, Any]:
+    """What is in a checkpoint, if nothing has to be run to know it; read from disk as it is needed.
+
+    Raises:
+        ManifestError: There is more in it than weights and plain values, or it is no checkpoint.
+    """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except OSError:

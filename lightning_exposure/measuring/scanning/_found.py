@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lightning_exposure.secrets.scanner import Finding
-
-_BY_LETTERS_AND_DIGITS = ("ssn", "credit-card", "iban", "phone", "address")
 
 
 @dataclass(frozen=True)
@@ -52,16 +49,9 @@ def distinct_secrets(findings: Sequence[Finding] | Mapping[str, Sequence[Finding
     groups: dict[tuple[str, str], list[tuple[str, Finding]]] = {}
     for source, found in by_text.items():
         for finding in found:
-            groups.setdefault((finding.format, same(finding)), []).append((source, finding))
+            groups.setdefault((finding.format, finding.same), []).append((source, finding))
     secrets = [_as_one(kind, key, members) for (kind, key), members in groups.items()]
     return sorted(secrets, key=lambda secret: -secret.occurrences)  # stable: otherwise in the order of the texts
-
-
-def same(finding: Finding) -> str:
-    """What two writings of the same secret have in common."""
-    if finding.format in _BY_LETTERS_AND_DIGITS:
-        return re.sub(r"[^a-z0-9]", "", finding.text.lower())
-    return finding.text.lower() if finding.format == "email" else finding.text.strip()
 
 
 def _as_one(kind: str, key: str, members: Sequence[tuple[str, Finding]]) -> FoundSecret:

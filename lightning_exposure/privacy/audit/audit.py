@@ -5,20 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from lightning_exposure._checks import check_confidence, check_delta, whole_number
+from lightning_exposure._checks import check_confidence, check_delta, choice, refusal, whole_number
 from lightning_exposure._html import html_table
 from lightning_exposure.errors import ScoreError
 from lightning_exposure.exposure.intervals import clopper_pearson
-from lightning_exposure.privacy.audit._bounds import one_run_epsilon, rates_epsilon, tries_epsilon
-from lightning_exposure.privacy.audit._guessing import Try, plan, right_guesses
+from lightning_exposure.privacy.audit._bounds import rates_epsilon
+from lightning_exposure.privacy.audit._gaussian import gaussian_epsilon, gaussian_mu
+from lightning_exposure.privacy.audit._guessing import gaussian_plan, plan, right_guesses
+from lightning_exposure.privacy.audit._one_run import refuted_epsilon
 from lightning_exposure.privacy.audit.separation import Floats, attack_accuracy, auc, checked_scores, tpr_at_fpr
 
+Bound = Literal["one_run", "gaussian"]
+"""Which lower bound is asked for."""
+
+_ASSUMPTIONS = {
+    "one_run": "none: it holds for every training run whose canaries were put in by fair coins",
+    "gaussian": "that the training run trades off false alarms and misses as a Gaussian does; epsilon may be smaller "
+    "than this if it does not",
+}
 _UNFAIR = 1e-6
 """Coins that fall as one-sided as this with a smaller probability were not fair."""
 
@@ -28,7 +38,8 @@ class AuditResult:
     """What an audit found.
 
     Attributes:
-        epsilon_lower_one_run: The bound of Steinke, Nasr and Jagielski, which holds for canaries of one training run.
+        epsilon_lower_one_run: The bound in the manner of Steinke, Nasr and Jagielski, which holds for canaries of one
+            training run and assumes nothing about it.
         epsilon_lower_classical: The bound from the limits of two rates, which holds only if canaries do not influence
             one another, for instance if each score is from a training run of its own.
         accuracy: The share P of right answers of an attacker who calls the highest scores members; one half is luck.
@@ -36,11 +47,14 @@ class AuditResult:
         tpr_at_1_percent_fpr: The share of members above all but 1% of the others.
         inserted: How many canaries were in the training data.
         held_out: How many were not.
-        guesses: How many guesses the one-run bound rests on.
+        guesses: How many guesses the bound rests on.
         correct: How many of them were right.
         delta: The delta of one record that the bounds grant.
         confidence: Each bound is too high with a probability of at most `1 - confidence`.
         records: How many records of the training data each canary was.
+        bound: Which bound was asked for: "one_run" or "gaussian".
+        epsilon_lower_gaussian: The bound of Mahloujifar, Melis and Chaudhuri for training runs with the trade-off of a
+            Gaussian; None if it was not asked for.
     """
 
     epsilon_lower_one_run: float
@@ -55,11 +69,18 @@ class AuditResult:
     delta: float
     confidence: float
     records: int
+    bound: Bound = "one_run"
+    epsilon_lower_gaussian: float | None = None
 
     @property
     def epsilon_lower(self) -> float:
-        """The bound that holds for the canaries of one training run: the one-run bound."""
-        return self.epsilon_lower_one_run
+        """The bound that was asked for."""
+        return self.epsilon_lower_one_run if self.epsilon_lower_gaussian is None else self.epsilon_lower_gaussian
+
+    @property
+    def assumption(self) -> str:
+        """What `epsilon_lower` assumes about the training run."""
+        return _ASSUMPTIONS[self.bound]
 
     @property
     def privacy_loss(self) -> float:
@@ -70,6 +91,7 @@ class AuditResult:
         """For notebooks."""
         rows = [
             ("epsilon", f"at least {self.epsilon_lower:.3f} ({100 * self.confidence:.4g}%, delta {self.delta:g})"),
+            ("assumes", self.assumption),
             ("guesses", f"{self.correct:,} of {self.guesses:,} right"),
             ("canaries", f"{self.inserted:,} inserted, {self.held_out:,} held out"),
             ("AUC", f"{self.auc:.3f}"),
@@ -94,6 +116,7 @@ def audit(
     delta: float = 0.0,
     confidence: float = 0.95,
     records: int = 1,
+    bound: Bound = "one_run",
 ) -> AuditResult:
     """Lower bounds on epsilon, and how well an attacker does, from the scores of canaries.
 
@@ -101,10 +124,11 @@ def audit(
     computed without knowing how that coin fell. Then a training run that is (epsilon, delta)-private for every record
     gives `epsilon_lower <= epsilon`, with the given confidence.
 
-    The one-run bound tries several numbers of guesses and pays for having looked: half of the error goes to the try
-    with the most guesses (`one_run_p_value`), half to all the others together (`tries_p_value`). The classical bound
-    tries thresholds at the scores of canaries that were out, and pays too. Equal scores count as the worst order of
-    them would.
+    The one-run bound tries several numbers of guesses, in stages that grow; the p-value is that of the most telling
+    stage, with all of them counted (`staged_p_value`). It assumes nothing about the training run. The Gaussian bound
+    proves more, but only if the training run has the trade-off of a Gaussian between the errors of whoever guesses; on
+    others it can be far too high. The classical bound tries thresholds at the scores of canaries that were out, and
+    pays for having looked. Equal scores count as the worst order of them would.
 
     Args:
         scores_in: Scores of the canaries that were in the training data. A higher score means: more likely in.
@@ -113,6 +137,8 @@ def audit(
         confidence: The confidence level of each bound.
         records: How many records of the training data a canary was, if it was in: its repetitions. The bounds are for
             one record.
+        bound: What `epsilon_lower` is: "one_run" assumes nothing, "gaussian" assumes a Gaussian trade-off, and needs a
+            delta above 0.
 
     Raises:
         ScoreError: There are no scores of one kind, one is not finite, or there are so many more of one kind that the
@@ -130,21 +156,28 @@ def audit(
     check_delta(delta, pure=True)
     check_confidence(confidence)
     records = whole_number("records", records, at_least=1)
+    choice("bound", bound, get_args(Bound))
+    if bound == "gaussian" and delta == 0.0:
+        raise refusal("delta", delta, "a number above 0 with bound='gaussian'", "A Gaussian has no epsilon at delta 0.")
     _refuse_unfair_coins(len(inside), len(outside))
-    best, correct, epsilon = _one_run(inside, outside, delta, 1.0 - confidence, records)
+    proved = _one_run(inside, outside, delta, 1.0 - confidence, records)
+    gaussian = _gaussian(inside, outside, delta, 1.0 - confidence, records) if bound == "gaussian" else None
+    shown = proved if gaussian is None else gaussian
     return AuditResult(
-        epsilon_lower_one_run=epsilon,
+        epsilon_lower_one_run=proved.epsilon,
         epsilon_lower_classical=_classical(inside, outside, delta, 1.0 - confidence, records),
         accuracy=attack_accuracy(inside, outside),
         auc=auc(inside, outside),
         tpr_at_1_percent_fpr=tpr_at_fpr(inside, outside, 0.01),
         inserted=len(inside),
         held_out=len(outside),
-        guesses=best.guesses,
-        correct=correct,
+        guesses=shown.guesses,
+        correct=shown.correct,
         delta=delta,
         confidence=confidence,
         records=records,
+        bound=bound,
+        epsilon_lower_gaussian=None if gaussian is None else gaussian.epsilon,
     )
 
 
@@ -153,13 +186,13 @@ def largest_provable_epsilon(canaries: int, confidence: float = 0.95, *, delta: 
 
     Example:
         >>> [round(largest_provable_epsilon(canaries), 2) for canaries in (8, 20, 100, 1000)]
-        [0.0, 1.43, 3.13, 5.55]
+        [0.0, 1.35, 3.26, 5.68]
     """
     check_confidence(confidence)
-    made = plan(whole_number("canaries", canaries, at_least=0), 1.0 - confidence)
-    guesses = made.first.guesses
-    return one_run_epsilon(
-        guesses, guesses, delta=delta, canaries=canaries, confidence=1.0 - made.share, records=records
+    canaries = whole_number("canaries", canaries, at_least=0)
+    tests = plan(canaries, 1.0 - confidence, delta * records)
+    return max(
+        refuted_epsilon(test, test.guesses, delta=delta, canaries=canaries, records=records)[0] for test in tests
     )
 
 
@@ -173,25 +206,36 @@ def _refuse_unfair_coins(inserted: int, held_out: int) -> None:
         )
 
 
-def _one_run(inside: Floats, outside: Floats, delta: float, error: float, records: int) -> tuple[Try, int, float]:
-    """The try that proves most, its right guesses, and what it proves."""
+class _Proved(NamedTuple):
+    """What guesses prove."""
+
+    epsilon: float
+    correct: int
+    guesses: int
+
+
+def _one_run(inside: Floats, outside: Floats, delta: float, error: float, records: int) -> _Proved:
+    """The test that proves most."""
     canaries = len(inside) + len(outside)
-    made = plan(canaries, error)
-    called_in, called_out = right_guesses(inside, outside)
-    first, *others = ((each, int(called_in[each.called_in] + called_out[each.called_out])) for each in made.tries)
-    epsilon = one_run_epsilon(
-        first[1],
-        first[0].guesses,
-        delta=delta,
-        canaries=canaries,
-        confidence=1.0 - made.share,
-        records=records,
-    )
-    if not others:
-        return *first, epsilon
-    correct, guesses = [right for _, right in others], [each.guesses for each, _ in others]
-    other, best = tries_epsilon(correct, guesses, delta=delta, canaries=canaries, error=error / 2, records=records)
-    return (*others[best], other) if other > epsilon else (*first, epsilon)
+    right = right_guesses(inside, outside)
+    found = []
+    for test in plan(canaries, error, delta * records):
+        correct = test.correct(*right)
+        epsilon, stage = refuted_epsilon(test, correct, delta=delta, canaries=canaries, records=records)
+        found.append(_Proved(epsilon, correct[stage], test.guesses[stage]))
+    return max(found, key=lambda proved: proved.epsilon)
+
+
+def _gaussian(inside: Floats, outside: Floats, delta: float, error: float, records: int) -> _Proved:
+    """The test that proves most, if the trade-off is a Gaussian's: a group of k records shifts it by k times mu."""
+    canaries = len(inside) + len(outside)
+    right = right_guesses(inside, outside)
+    found = []
+    for test in gaussian_plan(canaries, error):
+        (correct,), (guesses,) = test.correct(*right), test.guesses
+        mu = gaussian_mu(correct, guesses, canaries * test.sides / 2, test.error)
+        found.append(_Proved(gaussian_epsilon(mu / records, delta), correct, guesses))
+    return max(found, key=lambda proved: proved.epsilon)
 
 
 def _classical(inside: Floats, outside: Floats, delta: float, error: float, records: int) -> float:

@@ -24,7 +24,7 @@ from lightning_exposure.report.verdicts import (
     rounded,
     ruled_out_in_words,
 )
-from lightning_exposure.secrets import Canary
+from lightning_exposure.secrets import Canary, SecretFormat
 
 CANDIDATES_SHOWN = 20
 """Of each attack; canaries further down are shown all the same."""
@@ -143,6 +143,40 @@ class AttackRows:
     hidden: int
 
 
+@dataclass(frozen=True)
+class Part:
+    """What one callback, or one after the other, found about some canaries.
+
+    Attributes:
+        name: What distinguishes it from the first; "" for the first.
+        canaries: The canaries, most exposed first.
+        attacks: The attacks.
+        foundations: What the intervals rest on.
+        ledger: How often each canary was read in training, by its id; None: not counted.
+        formats: By their names.
+    """
+
+    name: str
+    canaries: list[CanaryRow]
+    attacks: list[AttackRows]
+    foundations: list[tuple[str, str, str]]
+    ledger: Mapping[str, int] | None
+    formats: Mapping[str, SecretFormat]
+
+
+def part_of(name: str, record: RunRecord) -> Part:
+    """The tables of a record."""
+    rows = canary_rows(record)
+    return Part(
+        name,
+        rows,
+        attack_rows(record),
+        foundations((row.canary.id, row.estimate) for row in rows if row.estimate),
+        record.ledger,
+        {canary.format.name: canary.format for canary in record.canaries},
+    )
+
+
 def canary_rows(record: RunRecord) -> list[CanaryRow]:
     """The canaries, most exposed first."""
     estimates = record.final.estimates if record.final else {}
@@ -229,13 +263,13 @@ def duration(seconds: float) -> str:
 
 def shade(record: RunRecord) -> str:
     """The colour of the verdict on the inserted secrets: "leaks", "holds", "likely" or "unknown"."""
-    return joint_shade(verdict for canary, verdict in _judged(record) if canary.copies)
+    return joint_shade(verdict for canary, verdict in record.judged if canary.copies)
 
 
 def meaning(record: RunRecord) -> list[str]:
     """The verdict in plain words, a paragraph each."""
     words = [_verdict_in_words(record)]
-    controls = [canary.id for canary, verdict in _judged(record) if not canary.copies and verdict.mood == LEAKS]
+    controls = [canary.id for canary, verdict in record.judged if not canary.copies and verdict.mood == LEAKS]
     if controls:
         words.append(
             f"Never in the training data, and found all the same: {listed(controls)}. The model finds such texts "
@@ -252,14 +286,9 @@ def meaning(record: RunRecord) -> list[str]:
     return words
 
 
-def _judged(record: RunRecord) -> list[tuple[Canary, Verdict]]:
-    verdicts = record.verdicts
-    return [(canary, verdicts[canary.id]) for canary in record.canaries]
-
-
 def _verdict_in_words(record: RunRecord) -> str:
     """Of the inserted secrets: those that are found; else why they are not, or that nobody knows."""
-    judged = [(canary.id, verdict) for canary, verdict in _judged(record) if canary.copies]
+    judged = [(canary.id, verdict) for canary, verdict in record.judged if canary.copies]
     found = [key for key, verdict in judged if verdict.mood == LEAKS]
     if found:
         first = [key for key, verdict in judged if verdict.found_within == 1]

@@ -13,6 +13,7 @@ MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
+_BY_LETTERS_AND_DIGITS = ("ssn", "credit-card", "iban", "phone", "address")
 _MONTH = re.compile("|".join(MONTHS))
 
 
@@ -50,6 +51,22 @@ class Finding:
         """The prompt and the secret: a text of `secret_format()`."""
         return self.prompt + self.text
 
+    @property
+    def same(self) -> str:
+        """What all writings of the same secret have in common: with the kind, it tells whether two are the same.
+
+        >>> Finding("ssn", "536-90-4399", 0, 11, 1, "").same == Finding("ssn", "536 90 4399", 0, 11, 1, "").same
+        True
+        """
+        if self.format in _BY_LETTERS_AND_DIGITS:
+            return re.sub(r"[^a-z0-9]", "", self.text.lower())
+        return self.text.lower() if self.format == "email" else self.text.strip()
+
+    @property
+    def given_format(self) -> SecretFormat | None:
+        """The format of your own that it fits; None: it is of a built-in kind."""
+        return self._given
+
     def secret_format(self) -> SecretFormat:
         """All the secrets that look like this one, behind the same prompt.
 
@@ -66,7 +83,7 @@ class Finding:
         """
         if self._given is not None:
             return self._given
-        fixed, blank, behind = self._parts()
+        fixed, blank, behind = self.parts()
         if self.format == "date-of-birth" and _MONTH.search(blank):
             pattern = escape(self.prompt) + _MONTH.sub("{month}", re.sub("[0-9]", "#", escape(blank)))
             return SecretFormat(pattern, name=self.format, month=MONTHS)
@@ -79,7 +96,7 @@ class Finding:
         expression = re.escape(self.prompt + fixed) + classes + re.escape(behind)
         return SecretFormat.regex(expression, name=self.format)
 
-    def _parts(self) -> tuple[str, str, str]:
+    def parts(self) -> tuple[str, str, str]:
         """What stays before the blank, the blank, and what stays behind it."""
         if self.format == "email":
             local, _, domain = self.text.partition("@")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.secrets.formats.format import SecretFormat
-from lightning_exposure.secrets.scanner._detectors import Detector, built_in, of_format
+from lightning_exposure.secrets.scanner._detectors import LONGEST, Detector, built_in, of_format
 from lightning_exposure.secrets.scanner.finding import Finding
 
 KINDS = tuple(detector.name for detector in built_in("US"))
@@ -60,8 +60,21 @@ class Scanner:
             raise ArgumentError(f"kinds is {kinds!r}; expected a list of {', '.join(KINDS)}.")
         if not isinstance(region, str) or not re.fullmatch("[A-Z]{2}", region):
             raise ArgumentError(f"region is {region!r}; expected a country in two capital letters, such as 'US'.")
+        self.region = region
         # The user's own come first: they know better what it is.
         self._detectors = [*map(of_format, own), *(known for known in built_in(region) if known.name in wanted)]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of what it looks for, in the order in which they take what two of them find."""
+        return tuple(detector.name for detector in self._detectors)
+
+    @property
+    def longest(self) -> int:
+        """No secret that it finds has more characters, with what comes before it in a format of your own."""
+        # No text of a format comes back to a state that it has passed.
+        own = [len(detector.given.acceptor()) for detector in self._detectors if detector.given is not None]
+        return max([LONGEST, *own])
 
     def find(self, text: str, *, on_count: Callable[[int, int], None] | None = None) -> list[Finding]:
         """The secrets in a text, in the order in which they stand there.

@@ -1,0 +1,1 @@
+"""Is a model within its limits, and which checkpoint of a run is?"""

@@ -1,0 +1,1 @@
+"""Studies of how secrets are found, and how well exposure can be estimated."""

@@ -1,0 +1,134 @@
+"""What does it cost to pull a secret out? Carlini et al., section 7.1 and Figure 5."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lightning_exposure.extraction import extract
+from lightning_exposure.studies._scales import cpu, paper, tiny
+from lightning_exposure.studies.figures import scatter_figure, to_float
+from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, Value
+from lightning_exposure.studies.training import StudyModel, draw_secrets, exposure_row, train_language_model
+from lightning_exposure.tree import SecretTree
+from lightning_exposure.walks import score
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ATTACKS = ("brute_force", "shortest_path", "beam", "sampling")
+_WIDTHS = (1, 10, 100, 1000)
+
+
+def train(cell: Cell) -> list[Row]:
+    """One model, attacked in several epochs with each of the attacks."""
+    canaries = draw_secrets(cell)
+    (canary,) = canaries
+    rows: list[Row] = []
+
+    def attack(trained: StudyModel) -> None:
+        if trained.epoch not in cell.settings["looks"]:
+            return
+        tree = trained.tree(canary.format)
+        shared = {"test_loss": trained.test_loss, **exposure_row(trained, canary.format, canary.text, cell)}
+        for name in ATTACKS:
+            place: dict[str, Value] = {"epoch": trained.epoch, "attack": name}
+            rows.append({**place, **shared, **_cost(tree, canary.text, name, cell)})
+
+    train_language_model(cell, canaries, after_epoch=attack)
+    return rows
+
+
+def _cost(tree: SecretTree, secret: str, name: str, cell: Cell) -> dict[str, Value]:
+    """Whether the attack's first candidate is the secret, and how much of the model was read for it.
+
+    For sampling: how many draws give the secret with a probability of 90%, from its exact probability.
+    """
+    budget = cell.settings["attack_budget"]
+    if name == "sampling":
+        bits = float(score(tree, [secret]).costs[0])
+        draws = math.log(0.1) / math.log1p(-(2.0**-bits)) if bits > 0 else 1.0
+        return {"found": True, "queries": draws}
+    if name == "beam":
+        read = 0
+        for width in _WIDTHS:
+            found = extract(tree, "beam", width=width)
+            read += found.expansions
+            if found.candidates and found.candidates[0].text == secret:
+                return {"found": True, "queries": float(read)}
+        return {"found": False, "queries": None}
+    found = extract(tree, "brute_force" if name == "brute_force" else "shortest_path", budget=budget)
+    hit = bool(found.candidates) and found.candidates[0].text == secret and found.optimal
+    return {"found": hit, "queries": float(found.expansions) if hit else None}
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """For each attack what success cost."""
+    said = []
+    for name in ATTACKS:
+        chosen = [row for row in rows if row["attack"] == name and row["first"]]
+        spent = sorted(to_float(row["queries"]) for row in chosen if row["queries"] is not None)
+        if spent:
+            middle = spent[len(spent) // 2]
+            unit = "draws for a chance of 90%" if name == "sampling" else "expansions"
+            said.append(
+                f"{name}: where the secret is first, {middle:,.0f} {unit} (median; {len(spent)} of {len(chosen)})."
+            )
+    return said
+
+
+def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
+    """What success costs, against exposure."""
+    return scatter_figure(
+        [row for row in rows if row["queries"] is not None], "exposure_bits", "queries", by="attack", log=True,
+        title="What it costs to find the secret", xlabel="exposure in bits", ylabel="expansions (sampling: draws)",
+    )  # fmt: skip
+
+
+STUDIES.register("attack-cost")(
+    Study(
+        title="What four attacks cost, against the exposure of the secret",
+        source="Carlini et al., section 7.1 and Figure 5",
+        claim="Sampling needs about 10^7 queries for a 90% chance, shortest path about 10^5 at exposures above 30.",
+        scales={
+            "tiny": Scale(tiny(looks=[1, 2], epochs=2, attack_budget=2_000), [{}], seeds=1, cost="3 s of one core"),
+            "cpu": Scale(
+                cpu(looks=[2, 4, 6, 8, 10, 12, 15], epochs=15, attack_budget=200_000),
+                [{}],
+                seeds=5,
+                cost="3 min of one core",
+            ),
+            "paper": Scale(
+                paper(looks=[1, 2, 5, 10, 20, 40], epochs=40, attack_budget=10_000_000),
+                [{}],
+                seeds=10,
+                cost="days of one GPU; give the Penn Treebank with --text",
+            ),
+        },
+        train=train,
+        keys=("epoch", "attack"),
+        results=(
+            Column("test_loss", digits=3),
+            Column("exposure_bits"),
+            Column("first", "share"),
+            Column("margin_bits"),
+            Column("skewnormal_bits"),
+            Column("method", "leave out"),
+            Column("found", "share"),
+            Column("queries", digits=0),
+        ),
+        findings=findings,
+        draw=draw,
+        paper=(
+            PaperTable(
+                "Carlini et al., section 7.1 and Figure 5",
+                ("attack", "cost"),
+                (
+                    ("sampling", "about 10^7 queries for a 90% chance"),
+                    ("shortest path", "about 10^5 expansions where exposure is above 30"),
+                ),
+            ),
+        ),
+    )
+)

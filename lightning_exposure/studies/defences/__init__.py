@@ -1,0 +1,1 @@
+"""Studies of what keeps models from memorizing, and what does not."""

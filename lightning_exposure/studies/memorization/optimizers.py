@@ -1,0 +1,126 @@
+"""Does it matter how a model is trained? Six optimizers, shuffling, bagging. Carlini et al., section 6.3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from scipy import stats
+from torch.utils.data import DataLoader, RandomSampler
+
+from lightning_exposure.data import TextDataModule
+from lightning_exposure.studies._scales import cpu, paper, tiny
+from lightning_exposure.studies.equal_loss import at_equal_loss, equal_loss_rows
+from lightning_exposure.studies.figures import bar_figure, to_float
+from lightning_exposure.studies.study import STUDIES, Cell, PaperTable, Row, Scale, Study, product
+from lightning_exposure.studies.training import (
+    EXPOSURE,
+    LOSSES,
+    StudyModel,
+    draw_secrets,
+    exposure_row,
+    train_language_model,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WAYS: dict[str, dict[str, Any]] = {
+    "sgd": {"optimizer": "sgd", "lr": 1.0},
+    "momentum": {"optimizer": "sgd", "lr": 0.2, "momentum": 0.9},
+    "rmsprop": {"optimizer": "rmsprop", "lr": 0.005},
+    "adagrad": {"optimizer": "adagrad", "lr": 0.05},
+    "adadelta": {"optimizer": "adadelta", "lr": 5.0},
+    "adam": {"optimizer": "adam", "lr": 0.01},
+    "no shuffling": {"optimizer": "rmsprop", "lr": 0.005},
+    "bagging": {"optimizer": "rmsprop", "lr": 0.005},
+}
+
+
+def train(cell: Cell) -> list[Row]:
+    """One model, a row for each epoch: which of them is compared depends on how well the others do."""
+    way = cell.settings["training"]
+    canaries = draw_secrets(cell)
+    (canary,) = canaries
+    rows: list[Row] = []
+
+    def measure(trained: StudyModel) -> None:
+        found = exposure_row(trained, canary.format, canary.text, cell)
+        rows.append({"epoch": trained.epoch, **trained.losses, **found})
+
+    train_language_model(
+        cell, canaries, model=WAYS[way], data={"shuffle": way != "no shuffling"}, after_epoch=measure,
+        prepare=(lambda data: draw_with_replacement(data, cell.random_seed)) if way == "bagging" else None,
+    )  # fmt: skip
+    return rows
+
+
+def draw_with_replacement(data: TextDataModule, seed: int) -> None:
+    """Let every epoch draw its windows with replacement: some come twice, and a third of them not at all."""
+    given = data.train_dataloader()
+    windows: Any = given.dataset
+    sampler = RandomSampler(windows, replacement=True, generator=torch.Generator().manual_seed(seed))
+    loader = DataLoader(windows, batch_size=given.batch_size, sampler=sampler)
+    data.train_dataloader = lambda: loader  # type: ignore[method-assign]
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """One analysis of variance: could all ways of training be the same?"""
+    chosen = equal_loss_rows(rows, ("training",))
+    groups = [[to_float(row["exposure_bits"]) for row in chosen if row["training"] == way] for way in WAYS]
+    groups = [group for group in groups if len(group) > 1]
+    if len(groups) < 2 or len({value for group in groups for value in group}) < 2:
+        return []
+    p = float(stats.kruskal(*groups).pvalue)
+    return [f"At equal test loss: all ways of training the same, p = {p:.2g} (Kruskal-Wallis)."]
+
+
+def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
+    """Exposure at equal test loss."""
+    return bar_figure(
+        summary, ("training",), "exposure_bits", title="Exposure at equal test loss", xlabel="exposure in bits"
+    )
+
+
+STUDIES.register("optimizers")(
+    Study(
+        title="Six optimizers, shuffling and bagging, at equal test loss",
+        source="Carlini et al., section 6.3",
+        claim="At equal test loss there is no significant difference between optimizers, shuffling or bagging.",
+        scales={
+            "tiny": Scale(
+                tiny(epochs=2), product(training=["sgd", "adam", "bagging"]), seeds=1, cost="4 s of one core"
+            ),
+            "cpu": Scale(
+                cpu(epochs=12, format="the random number is #####"),
+                product(training=list(WAYS)),
+                seeds=3,
+                cost="5 min of one core",
+            ),
+            "paper": Scale(
+                paper(),
+                product(training=list(WAYS)),
+                seeds=10,
+                cost="days of one GPU; give the Penn Treebank with --text",
+            ),
+        },
+        train=train,
+        keys=("epoch",),
+        results=(*LOSSES, *EXPOSURE),
+        summarize=at_equal_loss,
+        findings=findings,
+        draw=draw,
+        paper=(
+            PaperTable(
+                "Carlini et al., section 6.3",
+                ("varied", "what is reported"),
+                (
+                    ("SGD, momentum, RMSProp, Adagrad, Adadelta, Adam", "no significant difference at equal test loss"),
+                    ("shuffling", "no significant difference"),
+                    ("bagging", "no significant difference"),
+                ),
+            ),
+        ),
+    )
+)

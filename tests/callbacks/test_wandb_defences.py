@@ -1,0 +1,50 @@
+"""What was done against memorization is in the configuration of a real offline run of W&B."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning as L  # noqa: N812
+import pytest
+import wandb
+from lightning.pytorch.loggers import WandbLogger
+from wandb.proto import wandb_internal_pb2
+
+from lightning_exposure import ExposureCallback
+from lightning_exposure.report import RunRecord
+from tests.callbacks.setups import CANARIES, CHARS, Model, loader, trainer
+from tests.callbacks.test_wandb import records
+
+
+class Quantized(L.Callback):
+    """A defence that says so; what it says of a canary must not leave the machine."""
+
+    def add_to_record(self, record: RunRecord) -> None:
+        record.defences.append({"name": "quantize", "levels": 256, "kept": CANARIES[0].text, "texts": ["a", "b"]})
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    (file,) = folder.glob("**/*.wandb")
+    found: dict[str, Any] = {}
+    for data in records(file):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        for item in [*record.config.update, *record.run.config.update]:
+            found[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+    return found
+
+
+@pytest.mark.parametrize("defended", [True, False])
+def test_runs_can_be_grouped_by_their_defences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    exposure = ExposureCallback(CANARIES, CHARS, references=0, baseline=False)
+    logger = WandbLogger(project="test", save_dir=tmp_path)
+    run = trainer(tmp_path, exposure, *([Quantized()] if defended else []), logger=logger, max_epochs=1)
+    run.fit(Model(), loader())
+    wandb.finish()
+    config = config_of(tmp_path)
+    assert config["defences"] == (["quantize"] if defended else [])
+    assert config["defence"] == ("quantize" if defended else "none")
+    assert config["defence_settings"] == ({"quantize": {"levels": 256}} if defended else {})
