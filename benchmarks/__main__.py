@@ -52,6 +52,12 @@ def _subword_leakage() -> list[Row]:
     return benchmark_subword_leakage()
 
 
+def _sampling() -> list[Row]:
+    from benchmarks.sampling import benchmark_sampling  # transformers is an extra
+
+    return benchmark_sampling()
+
+
 def _gpt2() -> list[Row]:
     from benchmarks.gpt2 import benchmark_gpt2
 
@@ -69,6 +75,7 @@ WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
         "ranking": benchmark_ranking,
         "scanning": benchmark_scanning,
         "subwords": _subword_leakage,
+        "sampling": _sampling,
         "cards": benchmark_credit_card,
         "callback": benchmark_callback,
         "private": benchmark_private_training,
@@ -96,6 +103,7 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   ranking      exposure of 1,000 given scores among 10^6 given references (needs no model)
   scanning     100,000 lines with 1,000 secrets in them: how long it takes to find them (needs no model)
   subwords     how likely a secret is to leak over all its spellings in subwords (a small model of its own)
+  sampling     free sampling, an LSTM and a GPT-2 of their own: tokens per second, beside the bare model
   cards        a credit card among 10^15, inserted 8 times in a training run of its own
   callback     what measuring 10 and 100 canaries after every epoch adds to a training run
   private      a private training step of ours and of Opacus, against a plain one: time, peak memory (no model either)

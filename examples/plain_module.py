@@ -66,7 +66,7 @@ def main() -> None:
     tree = SecretTree(model, pin, tokenizer)
     estimates = measure_exposure(tree, canaries.texts)
     for canary, estimate in zip(canaries, estimates, strict=True):
-        print(f"{canary.id}: {canary.text!r} has {estimate.bits:.2f} of {estimate.ceiling_bits:.2f} bits")
+        print(f"{canary.text!r}: exposure {estimate.bits:.2f} of {estimate.ceiling_bits:.2f} bits ({estimate.method})")
     found = extract(tree, top_k=3)
     shown = Redaction(canaries)  # canaries in full; what else an attack finds may be somebody's, and is masked
     for candidate in found.candidates:

@@ -13,10 +13,12 @@ import csv
 import logging
 import random
 import re
-import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import starmap
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -84,34 +86,56 @@ def recall_rows(name: str, found: Sequence[int], count: int, grouping: str, per:
     return rows
 
 
+def divided(lines: list[str], train: ReferenceTraining, partition: int, grouping: bool) -> Sanitization:
+    """One partition: two models, and what they say of every line."""
+    quiet()
+    return sanitize(lines, replace(train, seed=partition), group=grouping, seed=partition)
+
+
 def partitions(
     lines: list[str], secrets: Mapping[str, Sequence[str]], options: argparse.Namespace, train: ReferenceTraining
 ) -> tuple[list[tuple[Any, ...]], list[Sanitization]]:
     """Divide, train and rank many times over, with copies kept together and without."""
     rows: list[tuple[Any, ...]] = []
-    kept: list[Sanitization] = []
+    kept: dict[bool, list[Sanitization]] = {}
     for grouping in (True, False):
         found: dict[tuple[str, str], list[int]] = {}
-        for partition in range(options.partitions):
-            begin = time.process_time()
-            result = sanitize(lines, replace(train, seed=partition), group=grouping, seed=partition)
+        many = range(options.partitions)
+        results = in_parallel(options.workers, divided, [(lines, train, number, grouping) for number in many])
+        for partition, result in enumerate(results):
+            kept.setdefault(grouping, []).append(result)
             for per in ("symbol", "sample"):
                 for name, place in places(replace(result, per=per), lines, secrets).items():
                     found.setdefault((name, per), []).append(place)
-            kept += [result] if grouping else []
             seen = ", ".join(f"{name} {found[name, 'symbol'][-1]}" for name in secrets)
             how = "with" if grouping else "without"
-            used = f"{time.process_time() - begin:.0f} s of CPU"
-            print(f"partition {partition} ({how} grouping): places {seen} of {len(lines)}; {used}", flush=True)
+            print(f"partition {partition} ({how} grouping): places {seen} of {len(lines)}", flush=True)
         for (name, per), list_of_places in found.items():
             rows += recall_rows(name, list_of_places, len(lines), "yes" if grouping else "no", per)
-    return rows, kept
+    return rows, kept[True]
+
+
+def in_parallel(workers: int, work: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+    """Results in order, from processes of their own if there is more than one."""
+    if workers == 1:
+        yield from starmap(work, arguments)
+        return
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(work, *zip(*arguments, strict=True))
+
+
+def quiet() -> None:
+    """One thread, and nothing of what the libraries below say."""
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    torch.set_num_threads(1)
 
 
 def retrained_rows(
     name: str, lines: list[str], other: list[str], measured: Mapping[str, str], train: ReferenceTraining
 ) -> list[tuple[Any, ...]]:
     """What a model that was trained on some lines knows of the language, and of some secrets."""
+    quiet()
     scorer = train(lines)
     loss = scorer(other).sum() / sum(map(len, other))
     tree = SecretTree(scorer.model, MEASURED, scorer.tokenizer)
@@ -120,20 +144,26 @@ def retrained_rows(
     for secret, estimate in zip(measured, estimates, strict=True):
         bits = (round(value, 1) for value in (estimate.bits, estimate.low, estimate.high))
         rows.append((name, len(lines), round(float(loss), 3), secret, *bits))
-        print("; ".join(f"{column} {cell}" for column, cell in zip(RETRAINED, rows[-1], strict=True)), flush=True)
     return rows
 
 
 def before_and_after(
     lines: list[str], other: list[str], secrets: Mapping[str, Sequence[str]], kept: Sequence[Sanitization],
-    train: ReferenceTraining,
+    train: ReferenceTraining, workers: int,
 ) -> list[tuple[Any, ...]]:  # fmt: skip
     """Loss and exposure with everything, without the top tenth of a few partitions, and without the template."""
     measured = {name: secrets[name][0] for name in ("fits the template", "in three places")}
     cleaned = {"everything": lines, "without the template": [line for line in lines if not TEMPLATE.search(line)]}
     for partition, result in enumerate(kept):
         cleaned[f"without the top 10%, partition {partition}"] = list(result.clean(0.1))
-    return [row for name, left in cleaned.items() for row in retrained_rows(name, left, other, measured, train)]
+    rows = []
+    trained = in_parallel(
+        workers, retrained_rows, [(name, left, other, measured, train) for name, left in cleaned.items()]
+    )
+    for row in (row for found in trained for row in found):
+        rows.append(row)
+        print("; ".join(f"{column} {cell}" for column, cell in zip(RETRAINED, row, strict=True)), flush=True)
+    return rows
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -169,18 +199,16 @@ def draw(rows: Sequence[tuple[Any, ...]], path: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--characters", type=int, default=40_000, help="how much text is read")
+    parser.add_argument("--characters", type=int, default=25_000, help="how much text is read")
     parser.add_argument("--partitions", type=int, default=20, help="how often it is divided in two")
     parser.add_argument("--retrain", type=int, default=5, help="after how many of them a model is trained again")
-    parser.add_argument("--epochs", type=int, default=15)
+    parser.add_argument("--workers", type=int, default=1, help="how many processes train")
+    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--hidden_size", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("sanitization"), help="directory of the tables and the figure")
     options = parser.parse_args(arguments)
-    warnings.simplefilter("ignore")
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    torch.set_num_threads(1)
-    begin = time.process_time()
+    quiet()
     secrets = make_secrets(options.seed)
     lines, other = make_lines(options.characters, secrets, options.seed)
     model = {"hidden_size": options.hidden_size, "num_layers": 1, "embedding_size": 32, "lr": 0.005}
@@ -195,9 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_csv(
         options.out / "retrained.csv",
         RETRAINED,
-        before_and_after(lines, other, secrets, kept[: options.retrain], train),
+        before_and_after(lines, other, secrets, kept[: options.retrain], train, options.workers),
     )
-    print(f"{time.process_time() - begin:.0f} s of CPU")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         ExposureCallback,
         ExposureGate,
         ExtractionCallback,
+        LeakCallback,
         ReportCallback,
         ScanCallback,
     )
@@ -47,6 +48,7 @@ __all__ = [
     "ExposureGate",
     "Extraction",
     "ExtractionCallback",
+    "LeakCallback",
     "LeakEstimate",
     "ReportCallback",
     "ScanCallback",
@@ -73,6 +75,7 @@ _HOMES = {
     "ExposureGate": "callbacks",
     "Extraction": "extraction",
     "ExtractionCallback": "callbacks",
+    "LeakCallback": "callbacks",
     "LeakEstimate": "leakage",
     "ReportCallback": "callbacks",
     "ScanCallback": "callbacks",

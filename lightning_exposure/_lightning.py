@@ -7,7 +7,7 @@ needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -34,6 +34,17 @@ def needs_all_processes(strategy: object) -> bool:
     False
     """
     return any(base.__name__ in SHARDING_STRATEGIES for base in type(strategy).__mro__)
+
+
+def unwrapped(model: Any) -> Any:
+    """The model that was handed to `Fabric.setup` or to DistributedDataParallel, of what they returned.
+
+    >>> unwrapped("any other")
+    'any other'
+    """
+    while type(model).__name__ in ("_FabricModule", "DistributedDataParallel", "DataParallel"):
+        model = model.module
+    return model
 
 
 # ---- data -----------------------------------------------------------------------------------------------------
@@ -80,6 +91,11 @@ def silent_logger() -> Any:
     from lightning.pytorch.loggers.logger import DummyLogger
 
     return DummyLogger()
+
+
+def set_logged_hyperparameters(owner: Any, values: Mapping[str, Any]) -> None:
+    """Let loggers get other hyperparameters of a module, or of a data module, than those it has and goes on with."""
+    owner._hparams_initial = type(owner.hparams_initial)(values)
 
 
 # ---- metrics --------------------------------------------------------------------------------------------------

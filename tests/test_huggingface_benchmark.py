@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from benchmarks.gpt2 import GPT2Recipe, benchmark_gpt2
 from benchmarks.huggingface import HuggingFaceRecipe, benchmark_huggingface
+from benchmarks.sampling import benchmark_sampling
+from benchmarks.table import Target
 from lightning_exposure import SecretFormat
 
 TINY = HuggingFaceRecipe(
@@ -33,3 +35,9 @@ def test_a_measurement_to_a_quarter_of_a_bit_is_compared_with_one_that_spends_al
     assert not error.missed  # a thousand secrets are counted in either case
     assert "2 of 2 intervals hold" in error.beside
     assert width.value <= 0.25, "what was counted has no interval"
+
+
+def test_free_sampling_is_compared_with_the_bare_model() -> None:
+    rows = benchmark_sampling(units=8, width=8, samples=4, length=6, repeats=1)
+    assert len({row.what for row in rows}) == len(rows) == 4
+    assert all(row.target == Target("at least", 50.0) and row.value > 0 for row in rows)

@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from lightning.pytorch import callbacks
+from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
 from lightning_exposure._lightning import (
@@ -20,6 +21,7 @@ from lightning_exposure._lightning import (
     logged_in_training,
     logged_in_validation,
     metrics_hidden,
+    set_logged_hyperparameters,
     set_trainer,
     silent_logger,
     splits_data,
@@ -135,6 +137,22 @@ def test_metrics_are_kept_apart_by_the_loop_that_logged_them(tmp_path: Path) -> 
     assert training == {"loss", "loss_step", "loss_epoch"}
     assert {"score/dataloader_idx_0", "score/dataloader_idx_1"} <= validation
     assert not any(name.startswith("loss") for name in validation)
+
+
+def test_loggers_can_be_given_other_hyperparameters(tmp_path: Path) -> None:
+    class WithSettings(Module):
+        def __init__(self, secret: str) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    class Hide(pl.Callback):
+        def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+            set_logged_hyperparameters(pl_module, {"secret": "hidden"})
+
+    module = WithSettings("1234")
+    trainer(tmp_path, Hide(), logger=CSVLogger(tmp_path), log_every_n_steps=1).fit(module, loader())
+    assert [path.read_text() for path in tmp_path.glob("**/hparams.yaml")] == ["secret: hidden\n"]
+    assert module.hparams["secret"] == "1234"
 
 
 def test_metrics_can_be_hidden_for_a_while(tmp_path: Path) -> None:

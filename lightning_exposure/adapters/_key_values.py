@@ -69,7 +69,7 @@ class RowKeyValues:
         lengths: How many tokens each row has of its own.
         stacks: Their keys and values in all layers `(tensors, rows, columns, key heads x size)`, those of one size in
             one stack; a row that is shorter than others has zeros in its first columns.
-        longer: The same with one more column at the end, which nobody has written to yet. The first who reads on from
+        longer: The same with more columns at the end, which nobody has written to yet. The first who reads on from
             these rows writes there; others make a copy.
     """
 
@@ -98,7 +98,7 @@ class RowKeyValues:
 
     @property
     def nbytes(self) -> int:
-        """The memory that the rows take beside the prompt, a column that is not written yet included."""
+        """The memory that the rows take beside the prompt, columns that are not written yet included."""
         return self.lengths.nbytes + sum(stack.untyped_storage().nbytes() for stack in self.stacks)
 
     def own(self, layer: int, which: int) -> Tensor:
@@ -123,7 +123,9 @@ class RowKeyValues:
         longer, self._longer = self._longer, None
         if longer is None:
             longer = tuple(map(_lengthened, self.stacks))
-        return RowKeyValues(self.prompt, self.lengths + 1, longer)
+        columns = self.columns + 1
+        left = longer if longer[0].shape[2] > columns else None
+        return RowKeyValues(self.prompt, self.lengths + 1, tuple(stack[:, :, :columns] for stack in longer), left)
 
 
 def join(states: Sequence[RowKeyValues]) -> RowKeyValues:
@@ -154,8 +156,14 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return joined
 
 
+def spare_columns(columns: int) -> int:
+    """How many columns more a copy gets: one for short rows, some for long ones, which are not copied each time."""
+    return max(1, columns // 8)
+
+
 def _lengthened(stack: Tensor) -> Tensor:
-    """A copy with one more column."""
-    longer = empty(stack, *stack.shape[:2], stack.shape[2] + 1, stack.shape[3])
-    longer[:, :, :-1] = stack
+    """A copy with more columns."""
+    columns = stack.shape[2]
+    longer = empty(stack, *stack.shape[:2], columns + spare_columns(columns), stack.shape[3])
+    longer[:, :, :columns] = stack
     return longer

@@ -4,6 +4,7 @@ from lightning_exposure.callbacks.audit import AuditCallback
 from lightning_exposure.callbacks.exposure import ExposureCallback
 from lightning_exposure.callbacks.extraction import ExtractionCallback
 from lightning_exposure.callbacks.gate import ExposureGate
+from lightning_exposure.callbacks.leaks import LeakCallback
 from lightning_exposure.callbacks.private.differential_privacy import DifferentialPrivacy
 from lightning_exposure.callbacks.report import ReportCallback
 from lightning_exposure.callbacks.scan import ScanCallback
@@ -18,6 +19,7 @@ __all__ = [
     "ExposureGate",
     "ExtractionCallback",
     "GateWarning",
+    "LeakCallback",
     "ReportCallback",
     "ScanCallback",
     "UntrainedPriorWarning",

@@ -7,6 +7,8 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from lightning_exposure._checks import flag
+from lightning_exposure.callbacks._hyperparameters import hide_from_checkpoint, hide_from_loggers
 from lightning_exposure.callbacks._planted import check_copies, check_tokens
 from lightning_exposure.callbacks._progress import say
 from lightning_exposure.callbacks._surroundings import callbacks_of, tokenizer_of
@@ -25,6 +27,7 @@ class CanaryCallback(Callback):
         model: Picks the next-token model out of the LightningModule; None: the LightningModule itself.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
+        reveal: Whether loggers and checkpoints get texts in full, and the console those that are no canary.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class CanaryCallback(Callback):
         model: ModelOf | None,
         context: int | None,
         batch_size: int,
+        reveal: bool = False,
     ) -> None:
         self._trees = CanaryTrees(canaries, model=model, context=context, batch_size=batch_size)
         self.canaries = canaries
@@ -44,6 +48,7 @@ class CanaryCallback(Callback):
         self.model = model
         self.context = context
         self.batch_size = batch_size
+        self.reveal = flag("reveal", reveal)
         self._identity = Identity.of(type(self).__name__, name, model, canaries)
         self._shared: SharedTrees | None = None
 
@@ -68,6 +73,8 @@ class CanaryCallback(Callback):
         if stage != "fit":
             return
         self._number_name(trainer)
+        if not self.reveal:
+            hide_from_loggers(trainer, pl_module, self.canaries)
         self._shared = SharedTrees.join(trainer, self)
         data, tokenizer = getattr(trainer, "datamodule", None), tokenizer_of(trainer, self.tokenizer)
         check_copies(data, self.canaries)
@@ -79,6 +86,11 @@ class CanaryCallback(Callback):
         with quiet(pl_module):
             self._trees.build(self._shared or SharedTrees(), pl_module, tokenizer_of(trainer, self.tokenizer))
         self._shared = None  # the other callbacks hold it as long as they need it
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Checkpoints are passed on: keep the texts of canaries among the hyperparameters out of them."""
+        if not self.reveal:
+            hide_from_checkpoint(checkpoint, self.canaries)
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """A run that is resumed with other settings, such as a larger budget, goes on with the state that it left."""

@@ -14,6 +14,8 @@ from lightning_exposure.callbacks._progress import say, status
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.measuring import Moment, Update, is_last, training_clock
 from lightning_exposure.measuring.surroundings import gather_objects
+from lightning_exposure.secrets import CanarySet, Redaction
+from lightning_exposure.secrets.recorded_console import console_is_recorded
 from lightning_exposure.tokenization import Tokenizer
 
 Value = TypeVar("Value")
@@ -121,6 +123,11 @@ def callbacks_of(trainer: Trainer) -> list[Any]:
     """All callbacks of a trainer."""
     found: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
     return found
+
+
+def console_redaction(trainer: Trainer, canaries: CanarySet, *, reveal: bool) -> Redaction:
+    """What may be printed while a trainer trains: its loggers may record the console."""
+    return Redaction(canaries, shared=console_is_recorded(trainer.loggers), reveal=reveal)
 
 
 def loggers_named(trainer: Trainer, name: str) -> list[Any]:

@@ -66,6 +66,8 @@ class ExposureCallback(CanaryCallback):
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
+        reveal: Whether loggers and checkpoints get the texts of the canaries in full; otherwise they are masked there:
+            every blank is hidden, and equal texts have equal names.
 
     Attributes:
         history: All measurements so far; a resumed run continues it.
@@ -102,9 +104,12 @@ class ExposureCallback(CanaryCallback):
         model: ModelOf | None = None,
         context: int | None = None,
         batch_size: int = 4096,
+        reveal: bool = False,
     ) -> None:
         schedule = Schedule(every_n_epochs, every_n_steps)
-        super().__init__(canaries, tokenizer, name=name, model=model, context=context, batch_size=batch_size)
+        super().__init__(
+            canaries, tokenizer, name=name, model=model, context=context, batch_size=batch_size, reveal=reveal
+        )
         self.every_n_epochs = every_n_epochs
         self.every_n_steps = every_n_steps
         self.prior = prior
@@ -124,6 +129,7 @@ class ExposureCallback(CanaryCallback):
             baseline=baseline,
             references=references,
             name=name,
+            reveal=reveal,
         )
 
     @property
@@ -149,9 +155,7 @@ class ExposureCallback(CanaryCallback):
     @property
     def settings(self) -> dict[str, Any]:
         """How it measures, for reports."""
-        when = {"every_n_epochs": self.every_n_epochs, "every_n_steps": self.every_n_steps}
-        how = {**self._monitor.arguments, "max_share": self._monitor.max_share}
-        return {**when, **how, "prior": self._monitor.prior.source}
+        return self._monitor.settings
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse what cannot work before any training is paid for."""
@@ -168,7 +172,7 @@ class ExposureCallback(CanaryCallback):
         """What an untrained or pretrained model already gives."""
         self._monitor.take_baseline(pl_module, TrainerSurroundings(trainer), moment(trainer, epoch_ended=False))
         for logger in self._wandb_loggers(trainer):
-            to_wandb.log_canaries(logger.experiment, self.canaries, self.name)
+            to_wandb.log_canaries(logger.experiment, self.canaries, self.name, reveal=self.reveal)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

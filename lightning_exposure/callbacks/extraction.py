@@ -12,6 +12,7 @@ from lightning_exposure.callbacks._progress import say
 from lightning_exposure.callbacks._surroundings import (
     TrainerSurroundings,
     callbacks_of,
+    console_redaction,
     final_moment,
     loggers_named,
     moment,
@@ -26,7 +27,7 @@ from lightning_exposure.report import wandb as to_wandb
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.tables import extraction_rows, extraction_table, verdict_rows, verdict_table
 from lightning_exposure.report.verdicts import Verdict
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Redaction
 from lightning_exposure.tokenization import Tokenizer
 
 
@@ -52,6 +53,9 @@ class ExtractionCallback(CanaryCallback):
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
         verbose: Print the table when the fit ends.
+        reveal: Whether everything that was found is shown in full. Otherwise loggers and checkpoints get masked texts
+            (every blank is hidden, and equal texts have equal names), and the table that is printed masks candidates
+            that are no canary, or all of them if a logger such as W&B records the console.
         **settings: Settings of the algorithm, as for `extract`; a `budget` counts expansions.
 
     Attributes:
@@ -78,21 +82,25 @@ class ExtractionCallback(CanaryCallback):
         context: int | None = None,
         batch_size: int = 4096,
         verbose: bool = True,
+        reveal: bool = False,
         **settings: Any,
     ) -> None:
         schedule = Schedule(every_n_epochs)
-        super().__init__(canaries, tokenizer, name=name, model=model, context=context, batch_size=batch_size)
+        super().__init__(
+            canaries, tokenizer, name=name, model=model, context=context, batch_size=batch_size, reveal=reveal
+        )
         self.algorithm = algorithm
         self.top_k = top_k
         self.every_n_epochs = every_n_epochs
         self.verbose = flag("verbose", verbose)
-        self._given = settings
-        self._attack = CanaryAttack(self._trees, schedule, algorithm, top_k=top_k, settings=settings, name=name)
+        self._attack = CanaryAttack(
+            self._trees, schedule, algorithm, top_k=top_k, settings=settings, name=name, reveal=reveal
+        )
 
     @property
     def settings(self) -> dict[str, Any]:
-        """How it attacks, for reports."""
-        return {"algorithm": self.algorithm, "top_k": self.top_k, **self._given}
+        """How it attacks, for reports; what it was told of a secret is masked."""
+        return {"algorithm": self.algorithm, "top_k": self.top_k, **self._attack.settings}
 
     @property
     def extractions(self) -> dict[str, Extraction]:
@@ -138,7 +146,7 @@ class ExtractionCallback(CanaryCallback):
         if trainer.is_global_zero:
             self._send_tables(trainer)
             if self.verbose:
-                say(trainer, self._in_words())
+                say(trainer, self._in_words(console_redaction(trainer, self.canaries, reveal=self.reveal)))
 
     def add_to_record(self, record: RunRecord) -> None:
         """Put the newest attack into the record of the run."""
@@ -152,15 +160,19 @@ class ExtractionCallback(CanaryCallback):
         """What `state_dict` gave."""
         self._attack.load_state_dict(state_dict)
 
-    def _in_words(self) -> str:
-        return f"{extraction_table(self.extractions, self.canaries)}\n\n{verdict_table(self.verdicts)}"
+    def _in_words(self, redaction: Redaction) -> str:
+        return f"{extraction_table(self.extractions, self.canaries, redaction)}\n\n{verdict_table(self.verdicts)}"
 
     def _send_tables(self, trainer: Trainer) -> None:
+        outside = Redaction(self.canaries, shared=True, reveal=self.reveal)
         for logger in loggers_named(trainer, "WandbLogger"):
-            to_wandb.log_extractions(logger.experiment, extraction_rows(self.extractions, self.canaries), self.name)
+            rows = extraction_rows(self.extractions, self.canaries, outside)
+            to_wandb.log_extractions(logger.experiment, rows, self.name)
             to_wandb.log_verdicts(logger.experiment, verdict_rows(self.verdicts), self.name)
+        text = self._in_words(outside)
+        for logger in loggers_named(trainer, "MLFlowLogger"):
+            logger.experiment.log_text(logger.run_id, text, f"{self.name}/table.txt")
         for logger in loggers_named(trainer, "TensorBoardLogger"):
-            text = self._in_words()
             logger.experiment.add_text(f"{self.name}/table", f"<pre>{text}</pre>", trainer.global_step)
 
 

@@ -23,6 +23,7 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.leakage import Decoder
 from lightning_exposure.measuring import ModelOf, Schedule
 from lightning_exposure.measuring.scanning import ReferenceSource, ScanMonitor, ScanSettings
+from lightning_exposure.measuring.tracebacks import without_locals
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.scan import NOT_CALIBRATED, Scan
 from lightning_exposure.secrets import Scanner
@@ -38,7 +39,8 @@ class ScanCallback(Callback):
 
     Logged are numbers only: `scan/secrets`, `scan/above_threshold`, `scan/memorized` (with a reference),
     `scan/extracted`, `scan/failed`, `scan/threshold`, `scan/exposure_max`, `scan/exposure_low_max`,
-    `scan/leak_low_max`, `scan/leak_high_max`, `scan/seconds`. No secret is logged, printed or kept in a checkpoint.
+    `scan/leak_low_max`, `scan/leak_high_max`, `scan/seconds`. No secret is logged or kept in a checkpoint, nor is one
+    printed unless you say `reveal`.
 
     Args:
         dataset_or_texts: What the model is trained on: a text, texts, or a dataset of texts, of mappings with a field
@@ -60,7 +62,9 @@ class ScanCallback(Callback):
         model: Picks the next-token model (a module or a `StepModel`) out of the LightningModule.
         context: For a model without a state: how many of the last tokens it is given.
         batch_size: The largest number of nodes the model reads at once.
-        verbose: Print the table, masked, when training ends.
+        verbose: Print the table when training ends.
+        reveal: Whether the table that is printed shows the secrets; otherwise each has a name instead, the same for
+            equal ones. A logger such as W&B records what is printed.
 
     Attributes:
         history: The metrics of every scan, with its epoch and step; a resumed run continues it.
@@ -92,6 +96,7 @@ class ScanCallback(Callback):
         context: int | None = None,
         batch_size: int = 4096,
         verbose: bool = True,
+        reveal: bool = False,
     ) -> None:
         settings = ScanSettings(
             alpha=alpha,
@@ -112,6 +117,7 @@ class ScanCallback(Callback):
         self.name = name
         self.every_n_epochs = every_n_epochs
         self.verbose = flag("verbose", verbose)
+        self.reveal = flag("reveal", reveal)
         self._given = dataset_or_texts
         self._monitor = ScanMonitor(Schedule(every_n_epochs), settings, reference=reference, model=model, name=name)
 
@@ -130,6 +136,7 @@ class ScanCallback(Callback):
         """Different for callbacks with different names."""
         return f"{type(self).__name__}[{self.name}]"
 
+    @without_locals
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find the secrets, and what they are measured against.
 
@@ -157,7 +164,7 @@ class ScanCallback(Callback):
         if metrics is not None:
             show_at_the_end(trainer, metrics)
         if self.verbose and self.scan is not None and trainer.is_global_zero:
-            table = f"{self.scan.table()}\n\n" if self.scan.rows else ""
+            table = f"{self.scan.table(reveal=self.reveal)}\n\n" if self.scan.rows else ""
             note = "" if self.scan.calibrated else f"\n{NOT_CALIBRATED[0].upper()}{NOT_CALIBRATED[1:]}"
             say(trainer, f"{table}{self.scan.summary()}{note}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ def _all_canaries(record: RunRecord) -> CanarySet:
     found: dict[str, Canary] = {}
     for name, part in {"": record, **record.others}.items():
         for canary in part.canaries:
-            found.setdefault(canary.text, replace(canary, id=_id(name, canary.id)))
+            found.setdefault(canary.text, canary.replace(id=_id(name, canary.id)))
     return CanarySet(list(found.values()))
 
 

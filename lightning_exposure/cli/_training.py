@@ -30,7 +30,8 @@ from lightning_exposure.report import RunRecord, run_record
 from lightning_exposure.report.record import FILE_NAME as RECORD
 from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.wandb import stay_offline_without_login
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Redaction
+from lightning_exposure.secrets.recorded_console import console_is_recorded
 from lightning_exposure.tree import SecretTree
 
 
@@ -103,12 +104,13 @@ class Run:
             # Lightning turns Ctrl-C into an exit code of its own.
             if not trainer.interrupted:
                 raise
-            self._record(trainer, interrupted="KeyboardInterrupt").save(self.directory)
+            record = self._record(trainer, interrupted="KeyboardInterrupt")
+            record.save(self.directory, reveal=self.extraction.reveal)
             raise KeyboardInterrupt from exit_
         trainer.save_checkpoint(self.directory / CHECKPOINT)
         record = self._record(trainer)
         if trainer.is_global_zero:
-            self._conclude(record)
+            self._conclude(record, recorded=console_is_recorded(trainer.loggers))
 
     @property
     def _data(self) -> Any:
@@ -149,7 +151,7 @@ class Run:
             self.audit.canaries.save(self.directory / AUDIT_CANARIES)
         self._data.tokenizer.save(self.directory / TOKENIZER)
         if self.config is not None:
-            write_whole(self.directory / CONFIG, self.config)
+            write_whole(self.directory / CONFIG, self.config, private=True)  # what an attacker knows may be in it
 
     def _where_to_go_on(self) -> dict[str, Any]:
         """What `Trainer.fit` is told of the checkpoint; nothing if there is none, for then it begins anew."""
@@ -191,16 +193,20 @@ class Run:
         }
         return run_record(trainer, settings=settings, interrupted=interrupted)
 
-    def _conclude(self, record: RunRecord) -> None:
-        record.save(self.directory)
+    def _conclude(self, record: RunRecord, *, recorded: bool) -> None:
+        record.save(self.directory, reveal=self.extraction.reveal)
         forget(self.directory)
         verdicts = record.verdicts
+        redaction = Redaction(self.canaries, shared=recorded, reveal=self.extraction.reveal)
         say()
         if record.final is not None:
-            estimates = record.final.estimates
+            estimates = {
+                key: estimate.redacted(redaction, self.canaries[key].format)
+                for key, estimate in record.final.estimates.items()
+            }
             say(exposure_table(list(estimates), list(estimates.values()), [verdicts[key] for key in estimates]))
             say()
-        say(extraction_table(record.extractions, self.canaries))
+        say(extraction_table(record.extractions, self.canaries, redaction))
         for name, attack in record.extractions.items():
             say(f"{name}: {in_words(attack)}")
         say()

@@ -26,7 +26,7 @@ from lightning_exposure.data.packages import (
 from lightning_exposure.data.randomness import seeded
 from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.report.record import RunRecord
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import Canary, CanarySet, Mask
 
 _STATE = "lightning_exposure.ledger"
 _HOOKS = (
@@ -261,7 +261,7 @@ class CanaryDataModule:
                 with seeded(self._seed + number):
                     examples.append(self._encode(canary.text))
             except Exception as error:
-                raise DataError(f"encode: failed for canary {canary.id!r} with {error!r}; fix encode.") from error
+                raise _failed(canary, error) from (None if canary.text in str(error) else error)
         numbers = [number for number, canary in enumerate(self.canaries) for _ in range(canary.copies)]
         return Occurrences(tuple(canary.id for canary in self.canaries), tuple(examples), tuple(numbers))
 
@@ -367,6 +367,12 @@ def _revive(packages: tuple[str, ...], state: dict[str, Any]) -> CanaryDataModul
     vars(data).update(state, _weaver=None)
     data._wrap(wrapped)
     return data
+
+
+def _failed(canary: Canary, error: Exception) -> DataError:
+    """What to raise if `encode` fails; its own message may quote the canary."""
+    why = f"{type(error).__name__}: {Mask.words(str(error), canary.text)}"
+    return DataError(f"encode: failed for canary {canary.id!r} with {why}; fix encode.")
 
 
 def _check_arguments(canaries: object, encode: object) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lightning_exposure.defences.quantization import Quantization, quantization_of, quantize
     from lightning_exposure.defences.redacting import Pseudonyms, Redactor, redact
     from lightning_exposure.defences.redacting.data import RedactedDataset, redact_data
+    from lightning_exposure.defences.regularization import Regularization, set_dropout, set_weight_decay
     from lightning_exposure.defences.sanitizing import ReferenceTraining, Sanitization, TextScorer, sanitize
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "RedactedDataset",
     "Redactor",
     "ReferenceTraining",
+    "Regularization",
     "Sanitization",
     "TextScorer",
     "compressed_size",
@@ -27,6 +29,8 @@ __all__ = [
     "redact",
     "redact_data",
     "sanitize",
+    "set_dropout",
+    "set_weight_decay",
 ]
 
 # Imported when they are asked for: redacting a text needs neither PyTorch nor Lightning.
@@ -36,6 +40,7 @@ _HOMES = {
     "RedactedDataset": "redacting.data",
     "Redactor": "redacting",
     "ReferenceTraining": "sanitizing",
+    "Regularization": "regularization",
     "Sanitization": "sanitizing",
     "TextScorer": "sanitizing",
     "compressed_size": "compressed",
@@ -44,6 +49,8 @@ _HOMES = {
     "redact": "redacting",
     "redact_data": "redacting.data",
     "sanitize": "sanitizing",
+    "set_dropout": "regularization",
+    "set_weight_decay": "regularization",
 }
 
 __getattr__ = lazy_names(__name__, _HOMES)

@@ -46,6 +46,15 @@ class Quantization:
     rms_change: float
     largest_change: float
 
+    def holds_for(self, module: nn.Module) -> bool:
+        """Whether a module has no more different weights than this says: it was not trained any further."""
+        counts, seen = [0], set[float]()
+        for _, weight in _weights(module):
+            values = torch.unique(weight.detach()).double().tolist()
+            counts.append(len(values))
+            seen.update(values)
+        return (len(seen) if self.per == "model" else max(counts)) <= self.distinct
+
     def to_dict(self) -> dict[str, Any]:
         """As an entry of `RunRecord.defences`."""
         return {"name": "quantization", **asdict(self)}
@@ -108,14 +117,7 @@ def quantize(module: Module, levels: int = 256, *, per: Per = "model", inplace: 
 def quantization_of(module: nn.Module) -> Quantization | None:
     """What `quantize` did to a module; None if it did nothing, or if the weights were changed since then."""
     found: Quantization | None = getattr(module, _MARK, None)
-    if found is None:
-        return None
-    counts, seen = [0], set[float]()
-    for _, weight in _weights(module):
-        values = torch.unique(weight.detach()).double().tolist()
-        counts.append(len(values))
-        seen.update(values)
-    return found if (len(seen) if found.per == "model" else max(counts)) <= found.distinct else None
+    return found if found is not None and found.holds_for(module) else None
 
 
 def levels_of(tensors: list[Tensor], count: int) -> Floats:

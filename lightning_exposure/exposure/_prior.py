@@ -209,7 +209,7 @@ class GivenPrior(Prior):
         bad = np.flatnonzero(np.isnan(values) | (values > _ROUNDING))
         if len(bad):
             raise ArgumentError(
-                f"prior gave {values[bad[0]]} for {texts[bad[0]]!r}; expected log2 of a probability, which is 0 or "
+                f"prior gave {values[bad[0]]} for one of the texts; expected log2 of a probability, which is 0 or "
                 "below. Take logarithms to the base 2 of probabilities."
             )
         return np.minimum(values, 0.0)

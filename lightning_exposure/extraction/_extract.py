@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from lightning_exposure._checks import refusal, whole_number
+from lightning_exposure._checks import whole_number
+from lightning_exposure.errors import ArgumentError
 from lightning_exposure.extraction._attacks import ATTACKS, AttackName
 from lightning_exposure.extraction._result import CERTAIN, Candidate, Extraction
 from lightning_exposure.extraction._settings import check_settings
@@ -67,7 +68,7 @@ def extract(
     whole_number("top_k", top_k, at_least=1)
     defaults = check_settings(algorithm, settings)
     if known is not None and starting_with is not None:
-        raise refusal("starting_with", starting_with, "None, because known is given", "Leave one of them out.")
+        raise ArgumentError("starting_with and known are given; expected one of the two. Leave the other out.")
     known = starting_with if known is None else known
     if known is not None:
         tree = tree.starting_with(known)

@@ -12,8 +12,16 @@ from lightning_exposure._lazy import lazy_names
 if TYPE_CHECKING:
     from lightning_exposure.integrations.fabric import FabricSurroundings
     from lightning_exposure.integrations.transformers import ExposureTrainerCallback
+    from lightning_exposure.integrations.transformers_gate import ExposureGateTrainerCallback
 
-__all__ = ["ExposureTrainerCallback", "FabricSurroundings"]
+__all__ = ["ExposureGateTrainerCallback", "ExposureTrainerCallback", "FabricSurroundings"]
 
 # Each needs a library that a program may not have, or not want to load.
-__getattr__ = lazy_names(__name__, {"ExposureTrainerCallback": "transformers", "FabricSurroundings": "fabric"})
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "ExposureGateTrainerCallback": "transformers_gate",
+        "ExposureTrainerCallback": "transformers",
+        "FabricSurroundings": "fabric",
+    },
+)

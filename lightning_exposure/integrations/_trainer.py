@@ -21,8 +21,12 @@ from transformers.trainer_callback import CallbackHandler
 
 from lightning_exposure.measuring import Moment, Update, is_last, training_clock
 from lightning_exposure.measuring.surroundings import gather_objects
+from lightning_exposure.secrets.recorded_console import console_is_recorded
 
 Value = TypeVar("Value")
+
+_STATES = "lightning_exposure"
+"""Under which name the states of our callbacks are saved with the Trainer's own."""
 
 _SUMMARIES = ("/max", "/mean", "/extracted", "/epsilon_lower")
 """What the console shows: the numbers of every single canary are for the loggers."""
@@ -116,6 +120,12 @@ class TransformersSurroundings:
         return training_clock()
 
     @property
+    def console_is_recorded(self) -> bool:
+        """Whether what is printed may leave this machine."""
+        given = self.args.report_to
+        return console_is_recorded(reports_to=[given] if isinstance(given, str) else given or [])
+
+    @property
     def _callbacks(self) -> list[Any]:
         return [] if self.handler is None else list(self.handler.callbacks)
 
@@ -123,6 +133,33 @@ class TransformersSurroundings:
     def _bar(self) -> Any | None:
         bars = (getattr(callback, "training_bar", None) for callback in self._callbacks)
         return next((bar for bar in bars if hasattr(bar, "set_description_str")), None)
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """A run that has ended, as a report takes it: a callback is not told which Trainer calls it.
+
+    Attributes:
+        callback: That has something to say.
+        model: As it is now.
+        train_dataset: What it was trained on, if that is known.
+    """
+
+    callback: Any
+    model: Any
+    train_dataset: Any
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """The one that asks for the report."""
+        return [self.callback]
+
+
+def saved_states(state: TrainerState) -> dict[str, Any]:
+    """The states of all callbacks of ours, by their keys, in the Trainer's own state, which its checkpoints keep."""
+    everyones: Any = state.stateful_callbacks  # a dict as soon as the state is made
+    found: dict[str, Any] = everyones.setdefault(_STATES, {})
+    return found
 
 
 def calling_handler(frame: FrameType | None) -> CallbackHandler | None:

@@ -4,48 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from lightning_exposure._checks import check_delta, refusal
+from lightning_exposure._checks import refusal
 from lightning_exposure.exposure import ExposureEstimate, MethodName
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.integrations._trainer import (
+    EndedRun,
     TransformersSurroundings,
     at_end_of_epoch,
     calling_handler,
     final_moment,
     go_first,
     moment,
+    saved_states,
 )
 from lightning_exposure.integrations._training_data import check_planted, readable
-from lightning_exposure.measuring import (
-    AuditWarning,
-    CanaryAttack,
-    CanaryAudit,
-    CanaryTrees,
-    ExposureMonitor,
-    Identity,
-    ModelOf,
-    Moment,
-    Schedule,
-    SharedTrees,
-    audited,
-    quiet,
-)
+from lightning_exposure.measuring import CanaryRun, Identity, ModelOf, SharedTrees, quiet
 from lightning_exposure.privacy.audit.audit import AuditResult
 from lightning_exposure.report.pages.run import write_report
 from lightning_exposure.report.record import Measurement, References, RunRecord
 from lightning_exposure.report.tables import extraction_table, verdict_table
 from lightning_exposure.report.verdicts import Verdict
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Redaction
 from lightning_exposure.tokenization import Tokenizer
-
-_STATES = "lightning_exposure"
-"""Under which name the states of these callbacks are saved with the Trainer's own."""
 
 
 class ExposureTrainerCallback(TrainerCallback):
@@ -84,10 +69,12 @@ class ExposureTrainerCallback(TrainerCallback):
         audit: Bound epsilon from below when training ends; None: if coins were tossed for some of the canaries,
             with `CanarySet.draw(..., holdout=0.5)`.
         delta: The delta of the audit's bound.
-        report: A directory, for the record of the run and its page in HTML; None: neither is written.
+        report: A directory, for the report of the run, as `lightning_exposure.report.write_report(trainer, directory)`
+            makes it at any time; None: it is not written.
         check_data: Refuse training data that contain a canary more or less often than it says, or as other tokens than
             are measured. Only data that are a list, a `datasets.Dataset` or made of tensors can be read.
         verbose: Print what the attack found when training ends.
+        reveal: As for `ExtractionCallback`: whether everything is shown in full, also where it leaves the machine.
 
     Raises:
         ArgumentError: An argument is out of range; it is named.
@@ -126,13 +113,12 @@ class ExposureTrainerCallback(TrainerCallback):
         report: str | os.PathLike[str] | None = None,
         check_data: bool = True,
         verbose: bool = True,
+        reveal: bool = False,
     ) -> None:
-        schedule = Schedule(every_n_epochs, every_n_steps)
-        check_delta(delta, pure=True)
-        self._trees = CanaryTrees(canaries, model=model, context=context, batch_size=batch_size)
-        self._monitor = ExposureMonitor(
-            self._trees,
-            schedule,
+        self._run = CanaryRun(
+            canaries,
+            every_n_epochs=every_n_epochs,
+            every_n_steps=every_n_steps,
             method=method,
             budget=budget,
             samples=samples,
@@ -143,13 +129,14 @@ class ExposureTrainerCallback(TrainerCallback):
             baseline=baseline,
             references=references,
             name=name,
+            model=model,
+            context=context,
+            batch_size=batch_size,
+            attack=attack,
+            audit=audit,
+            delta=delta,
+            reveal=reveal,
         )
-        prefix = "" if name == "exposure" else f"{name}_"
-        self._attack = _attack_of(self._trees, attack, f"{prefix}extraction")
-        self._audit: CanaryAudit | None = None
-        if audit or (audit is None and any(canary.holdout for canary in canaries)):
-            trees = CanaryTrees(audited(canaries), model=model, context=context, batch_size=batch_size)
-            self._audit = CanaryAudit(trees, Schedule(0), confidence=confidence, name=f"{prefix}audit")
         self.canaries = canaries
         self.tokenizer = tokenizer
         self.name = name
@@ -157,6 +144,7 @@ class ExposureTrainerCallback(TrainerCallback):
         self.report = report
         self.check_data = check_data
         self.verbose = verbose
+        self.reveal = reveal
         self._identity = Identity.of(type(self).__name__, name, model, canaries)
         self._steps: int | None = None
 
@@ -165,27 +153,27 @@ class ExposureTrainerCallback(TrainerCallback):
     @property
     def history(self) -> list[Measurement]:
         """All measurements so far; a resumed run continues them."""
-        return self._monitor.history
+        return self._run.history
 
     @property
     def baseline_estimates(self) -> dict[str, ExposureEstimate]:
         """The estimates before training, by canary id; empty without a baseline."""
-        return self._monitor.baseline_estimates
+        return self._run.baseline_estimates
 
     @property
     def scored_references(self) -> dict[str, References]:
         """After training: reference log-perplexities by format name."""
-        return self._monitor.scored_references
+        return self._run.scored_references
 
     @property
     def extractions(self) -> dict[str, Extraction]:
         """The attack at the end, by format name; empty without one."""
-        return {} if self._attack is None else self._attack.extractions
+        return self._run.extractions
 
     @property
     def extracted(self) -> list[str]:
         """The ids of the canaries among the candidates of the attack."""
-        return [] if self._attack is None else self._attack.extracted
+        return self._run.extracted
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
@@ -195,14 +183,12 @@ class ExposureTrainerCallback(TrainerCallback):
     @property
     def result(self) -> AuditResult | None:
         """The audit at the end; None without one."""
-        return None if self._audit is None else self._audit.result
+        return self._run.result
 
     @property
     def settings(self) -> dict[str, Any]:
         """How it measures, for reports."""
-        schedule = self._monitor.schedule
-        when = {"every_n_epochs": schedule.every_n_epochs, "every_n_steps": schedule.every_n_steps}
-        return {**when, **self._monitor.arguments, "max_share": self._monitor.max_share}
+        return self._run.settings
 
     def record(self, **settings: Any) -> RunRecord:
         """The run so far, as reports take it.
@@ -210,24 +196,20 @@ class ExposureTrainerCallback(TrainerCallback):
         Args:
             **settings: Anything else worth remembering.
         """
-        found = {} if self.result is None else {"audit": self.result.to_dict()}
-        return RunRecord(
-            self.canaries,
-            {"exposure": self.settings, **found, **settings},
-            baseline=self.baseline_estimates,
-            history=self.history,
-            references=self.scored_references,
-            extractions=self.extractions,
-            steps=self._steps,
-        )
+        record = RunRecord(CanarySet([]), settings)
+        self.add_to_record(record)
+        return record
+
+    def add_to_record(self, record: RunRecord) -> None:
+        """Put what was measured, attacked and audited into the record of the run."""
+        record.steps = self._steps
+        self._run.add_to_record(record)
 
     # ---- what the Trainer calls ---------------------------------------------------------------------------
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Refuse a tokenizer that cannot spell the formats as soon as there is a Trainer."""
-        shared, tokenizer = SharedTrees(), self._tokenizer(kwargs)
-        for format in self._trees.by_format:
-            shared.spelling(format, tokenizer)
+        self._run.check(SharedTrees(), self._tokenizer(kwargs))
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -244,18 +226,10 @@ class ExposureTrainerCallback(TrainerCallback):
         shared, tokenizer = SharedTrees(), self._tokenizer(kwargs)
         with quiet(model):
             self._check_data(shared, tokenizer, kwargs.get("train_dataloader"))
-            for trees in [self._trees, *([] if self._audit is None else [self._audit.trees])]:
-                trees.build(shared, model, tokenizer)
+        self._run.build(shared, model, tokenizer)
         self._restore(state)
         self._steps = None
-        self._monitor.begin(around)
-        if self._attack is not None:
-            self._attack.begin(model)
-        self._monitor.take_baseline(model, around, Moment(0, state.global_step))
-        if self._audit is not None:
-            self._audit.begin()
-            self._warn_if_small(state)
-            self._audit.take_baseline(model, around)
+        self._run.begin(model, around, state.global_step)
         self._keep(state)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -263,9 +237,9 @@ class ExposureTrainerCallback(TrainerCallback):
         model, around = kwargs["model"], self._around(args, state, control, kwargs)
         ended = at_end_of_epoch(state)
         now = moment(state, control, epoch_ended=ended)
-        found = self._monitor.after_step(model, around, now)
+        found = self._run.after_step(model, around, now)
         if ended:
-            found = self._monitor.after_epoch(model, around, now) or found
+            found = self._run.after_epoch(model, around, now) or found
         if found is not None:
             self._keep(state)
 
@@ -274,7 +248,7 @@ class ExposureTrainerCallback(TrainerCallback):
     ) -> None:
         """Measure an epoch that ended early."""
         model, around = kwargs["model"], self._around(args, state, control, kwargs)
-        if self._monitor.after_epoch(model, around, moment(state, control, epoch_ended=True)) is not None:
+        if self._run.after_epoch(model, around, moment(state, control, epoch_ended=True)) is not None:
             self._keep(state)
 
     def on_log(
@@ -287,10 +261,10 @@ class ExposureTrainerCallback(TrainerCallback):
     ) -> None:
         """Note the losses that belong to the newest measurement."""
         losses = [(logs or {}).get(name) for name in ("loss", "eval_loss")]
-        if self._monitor.measured_at(state.global_step) and losses != [None, None]:
+        if self._run.monitor.measured_at(state.global_step) and losses != [None, None]:
             newest = self.history[-1]
             known = (newest.train_loss, newest.val_loss)
-            self._monitor.note_losses(
+            self._run.monitor.note_losses(
                 *(old if new is None else float(new) for new, old in zip(losses, known, strict=True))
             )
             self._keep(state)
@@ -303,9 +277,9 @@ class ExposureTrainerCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Let what decides by an evaluation find the newest exposures in it."""
-        if self._monitor.trees.trees:
+        if self._run.monitor.trees.trees:
             kwargs["metrics"].update(
-                {f"eval_{name}": value for name, value in (self._monitor.newest_metrics() or {}).items()}
+                {f"eval_{name}": value for name, value in (self._run.monitor.newest_metrics() or {}).items()}
             )
 
     def on_train_end(
@@ -314,20 +288,15 @@ class ExposureTrainerCallback(TrainerCallback):
         """The weights that the Trainer ends with: measure, attack, audit and report."""
         model, around = kwargs["model"], self._around(args, state, control, kwargs)
         now = final_moment(args, state)
-        self._monitor.finish(model, around, now)
+        self._run.finish(model, around, now)
         self._steps = now.step
-        if self._attack is not None:
-            newest = self.history[-1].estimates.values()
-            self._attack.finish(model, around, now, {estimate.secret: estimate for estimate in newest})
-        if self._audit is not None:
-            self._audit.run(model, around, now, delta=self.delta, promised=None)
         self._keep(state)
-        if self._attack is not None and self.verbose:
-            around.say(f"{extraction_table(self.extractions, self.canaries)}\n\n{verdict_table(self.verdicts)}")
+        if self._run.attack is not None and self.verbose:
+            here = Redaction(self.canaries, shared=around.console_is_recorded, reveal=self.reveal)
+            around.say(f"{extraction_table(self.extractions, self.canaries, here)}\n\n{verdict_table(self.verdicts)}")
         if self.report is not None and state.is_world_process_zero:
-            record = self.record(trainer="transformers.Trainer", model=type(model).__name__)
-            record.save(self.report)
-            write_report(record, self.report)
+            data = getattr(kwargs.get("train_dataloader"), "dataset", None)
+            write_report(EndedRun(self, model, data), self.report, reveal=self.reveal)
 
     # ---- inside -------------------------------------------------------------------------------------------
 
@@ -350,13 +319,8 @@ class ExposureTrainerCallback(TrainerCallback):
     def _check_data(self, shared: SharedTrees, tokenizer: Any, loader: Any) -> None:
         dataset: Any = getattr(loader, "dataset", None)
         if self.check_data and readable(dataset):
-            by_format = self._trees.by_format
+            by_format = self._run.monitor.trees.by_format
             check_planted(dataset, {shared.spelling(format, tokenizer): by_format[format] for format in by_format})
-
-    def _warn_if_small(self, state: TrainerState) -> None:
-        shortcoming = None if self._audit is None else self._audit.shortcoming(self.delta)
-        if shortcoming is not None and state.is_world_process_zero:
-            warnings.warn(shortcoming, AuditWarning, stacklevel=2)
 
     def _keep(self, state: TrainerState) -> None:
         """Put the state where the Trainer's checkpoints have theirs.
@@ -364,35 +328,13 @@ class ExposureTrainerCallback(TrainerCallback):
         Not as an `ExportableState`: the Trainer gives that back only if it is asked to, to a new callback that it makes
         from JSON, and mixes up two callbacks of one class.
         """
-        parts = {"exposure": self._monitor, "attack": self._attack, "audit": self._audit}
-        states = {name: part.state_dict() for name, part in parts.items() if part is not None}
-        _saved(state)[self._identity.key(self.settings)] = states
+        saved_states(state)[self._identity.key(self.settings)] = self._run.state_dict()
 
     def _restore(self, state: TrainerState) -> None:
         """Continue what a checkpoint brought: a new run has none."""
-        saved = _saved(state)
+        saved = saved_states(state)
         own = [key for key in saved if self._identity.owns(key)]
         key = self._identity.key(self.settings)
         if key not in own and len(own) != 1:
             return
-        states = saved[key if key in own else own[0]]
-        for name, part in (("exposure", self._monitor), ("attack", self._attack), ("audit", self._audit)):
-            if part is not None and name in states:
-                part.load_state_dict(states[name])
-
-
-def _saved(state: TrainerState) -> dict[str, Any]:
-    """The states of all callbacks of this kind, by their keys."""
-    everyones: Any = state.stateful_callbacks  # a dict as soon as the state is made
-    found: dict[str, Any] = everyones.setdefault(_STATES, {})
-    return found
-
-
-def _attack_of(trees: CanaryTrees, asked: bool | Mapping[str, Any], name: str) -> CanaryAttack | None:
-    if isinstance(asked, bool):
-        return CanaryAttack(trees, Schedule(0), name=name) if asked else None
-    if not isinstance(asked, Mapping):
-        raise refusal("attack", asked, "True, False, or the arguments of `extract`, such as {'algorithm': 'beam'}")
-    settings = dict(asked)
-    algorithm, top_k = settings.pop("algorithm", "shortest_path"), settings.pop("top_k", None)
-    return CanaryAttack(trees, Schedule(0), algorithm, top_k=top_k, settings=settings, name=name)
+        self._run.load_state_dict(saved[key if key in own else own[0]])

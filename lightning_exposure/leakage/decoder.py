@@ -76,6 +76,36 @@ class Decoder:
         """The probability of each token `(rows, vocabulary)`; where rounding is all that decides a cut, it decides."""
         return self.bounds(logits, 0.0, repeatable=True).high
 
+    def draw(self, logits: Tensor, numbers: Tensor) -> Tensor:
+        """A token for each row, from a random number for each row: each token as often as `probabilities` says.
+
+        Args:
+            logits: What the model says `(rows, vocabulary)`.
+            numbers: One for each row, evenly distributed from 0 to 1, 1 left out.
+
+        Raises:
+            ModelError: A row has no finite logit, or a NaN.
+
+        Example:
+            >>> logits = torch.tensor([[0.5, 0.3, 0.2]]).log().expand(4, -1)
+            >>> Decoder(top_k=2).draw(logits, torch.tensor([0.0, 0.6, 0.65, 0.99])).tolist()
+            [0, 0, 1, 1]
+        """
+        scores = logits.detach().double() / self.temperature
+        largest = scores.amax(dim=1, keepdim=True)
+        if not bool(torch.isfinite(largest).all()):
+            raise _no_number()
+        weights = (scores - largest).exp()
+        if self.top_k is not None and self.top_k < weights.shape[1]:
+            weights *= scores >= scores.topk(self.top_k, dim=1).values[:, -1:]
+        if self.top_p is not None and self.top_p < 1.0:
+            weights *= scores >= _lowest_in_nucleus(scores, weights, self.top_p)
+        sums = weights.cumsum(dim=1)
+        total = sums[:, -1]
+        # Below the total, whatever is rounded: else the last token would be drawn, also one that a cut removed.
+        wanted = torch.minimum(numbers.to(sums) * total, torch.nextafter(total, torch.zeros_like(total)))
+        return torch.searchsorted(sums, wanted[:, None], right=True)[:, 0]
+
     def bounds(self, logits: Tensor, rounding: float = 0.0, *, repeatable: bool = False) -> TokenBounds:
         """Between what the probability of each token lies.
 
@@ -90,10 +120,7 @@ class Decoder:
         scores: Floats = logits.detach().cpu().double().numpy() / self.temperature
         largest = scores.max(axis=1, keepdims=True)
         if not np.isfinite(largest).all():
-            raise ModelError(
-                "the model returned NaN or infinite logits; the probability of a token needs finite ones. Look at the "
-                "training (a loss that became NaN?) before measuring."
-            )
+            raise _no_number()
         weights = np.exp(scores - largest)
         if not self.cuts:
             chances = weights / weights.sum(axis=1, keepdims=True)
@@ -169,3 +196,19 @@ def _number_equal(ordered: Floats, values: Floats) -> NDArray[np.int64]:
 def _sums_from_the_top(values: Floats) -> Floats:
     """For each position, the sum of what stands there and behind it; 0 behind the last."""
     return np.append(np.cumsum(values[::-1])[::-1], 0.0)
+
+
+def _lowest_in_nucleus(scores: Tensor, weights: Tensor, top_p: float) -> Tensor:
+    """For each row the score of the least likely token that `top_p` keeps; those as likely are kept with it."""
+    ordered, order = scores.sort(dim=1, descending=True)
+    sums = weights.gather(1, order).cumsum(dim=1)
+    above = torch.cat([torch.zeros_like(sums[:, :1]), sums[:, :-1]], dim=1)  # what is more likely, together
+    kept = above < top_p * sums[:, -1:]  # the most likely one always is
+    return ordered.gather(1, kept.sum(dim=1, keepdim=True) - 1)
+
+
+def _no_number() -> ModelError:
+    return ModelError(
+        "the model returned NaN or infinite logits; the probability of a token needs finite ones. Look at the "
+        "training (a loss that became NaN?) before measuring."
+    )

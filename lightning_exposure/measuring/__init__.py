@@ -1,7 +1,7 @@
 """What is measured when, in which process, and what is logged: the orchestrator, which knows no Trainer.
 
 Whatever trains a model describes itself as `Surroundings` and calls `ExposureMonitor`, `CanaryAttack` and `CanaryAudit`
-at its own moments. The Lightning callbacks are one such caller, and `Alone` is enough for a loop written by hand.
+at its own moments. `CanaryRun` holds the three together, and `ExposureLoop` calls it in a loop written by hand.
 """
 
 from lightning_exposure.measuring._quiet import quiet, training_clock
@@ -9,6 +9,8 @@ from lightning_exposure.measuring.attack import CanaryAttack
 from lightning_exposure.measuring.audit import AuditWarning, CanaryAudit, audited, other_canaries
 from lightning_exposure.measuring.exposure import ExposureMonitor
 from lightning_exposure.measuring.identity import Identity
+from lightning_exposure.measuring.leaks import LeakMonitor, SamplingSettings
+from lightning_exposure.measuring.loops import CanaryRun, ExposureLoop
 from lightning_exposure.measuring.prior import PriorSource, UntrainedPriorWarning
 from lightning_exposure.measuring.schedule import Schedule, is_last
 from lightning_exposure.measuring.surroundings import Alone, Moment, Surroundings, Update
@@ -19,12 +21,16 @@ __all__ = [
     "AuditWarning",
     "CanaryAttack",
     "CanaryAudit",
+    "CanaryRun",
     "CanaryTrees",
+    "ExposureLoop",
     "ExposureMonitor",
     "Identity",
+    "LeakMonitor",
     "ModelOf",
     "Moment",
     "PriorSource",
+    "SamplingSettings",
     "Schedule",
     "SharedTrees",
     "Surroundings",

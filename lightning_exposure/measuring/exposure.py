@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -19,9 +19,10 @@ from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.prior import CanaryPrior, PriorSource
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings, Update
+from lightning_exposure.measuring.tracebacks import without_locals
 from lightning_exposure.measuring.trees import CanaryTrees
 from lightning_exposure.report.record import Measurement, References, RunRecord
-from lightning_exposure.secrets import Canary
+from lightning_exposure.secrets import Canary, Redaction
 from lightning_exposure.tree import SecretTree
 from lightning_exposure.walks import uniform_walks
 
@@ -51,6 +52,7 @@ class ExposureMonitor:
         baseline: Whether to measure before training, too.
         references: How many uniformly drawn secrets are scored at the end.
         name: The first part of the metrics' names.
+        reveal: Whether states that are saved hold the texts of the canaries.
 
     Attributes:
         history: All measurements so far.
@@ -90,6 +92,7 @@ class ExposureMonitor:
         baseline: bool = True,
         references: int = 1000,
         name: str = "exposure",
+        reveal: bool = False,
     ) -> None:
         check_measurement(method, budget, samples, confidence, precision)
         whole_number("references", references, at_least=0, remedy="0 is none.")
@@ -97,6 +100,7 @@ class ExposureMonitor:
         flag("baseline", baseline)
         refuse_names_of_summaries(canary.id for canary in trees.canaries)
         self.trees = trees
+        self.reveal = flag("reveal", reveal)
         self.prior = CanaryPrior(prior)
         self.schedule = schedule
         self.name = metric_name(name)
@@ -121,6 +125,13 @@ class ExposureMonitor:
         """The largest share of the training time that a measurement may take."""
         return self._pace.max_share
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """When and how it measures, for reports."""
+        when = {"every_n_epochs": self.schedule.every_n_epochs, "every_n_steps": self.schedule.every_n_steps}
+        return {**when, **self.arguments, "max_share": self.max_share, "prior": self.prior.source}
+
+    @without_locals
     def begin(self, around: Surroundings, *, quick: bool = False, resumed: bool = False) -> None:
         """Begin a run, with a new history unless a checkpoint has just brought one; and make the prior.
 
@@ -143,12 +154,14 @@ class ExposureMonitor:
             self._now |= _QUICK | ({"method": "auto"} if self.arguments["method"] == "exact" else {})
         self._pace.begin(around.seconds(), [self._effort(measurement) for measurement in self.history])
 
+    @without_locals
     def take_baseline(self, model: nn.Module, around: Surroundings, moment: Moment) -> None:
         """What an untrained or pretrained model already gives, unless it is known from before a resumption."""
         if self._takes_baseline and not self.baseline_estimates:
             moment = replace(moment, last=False)
             self.baseline_estimates = self._measure(model, around, moment, "exposure before training").estimates
 
+    @without_locals
     def after_step(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Measure if a step makes it due.
 
@@ -160,6 +173,7 @@ class ExposureMonitor:
             return None
         return self._measure_and_remember(model, around, moment)
 
+    @without_locals
     def after_epoch(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Measure if the end of an epoch makes it due, and these weights were not measured yet.
 
@@ -170,6 +184,7 @@ class ExposureMonitor:
             return None
         return self._measure_and_remember(model, around, moment)
 
+    @without_locals
     def finish(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """The weights that training ended with, in full: nothing is held up any more. And the references.
 
@@ -259,15 +274,19 @@ class ExposureMonitor:
         place.history = list(self.history)
         place.baseline = dict(self.baseline_estimates)
         place.references = dict(self.scored_references)
-        when = {"every_n_epochs": self.schedule.every_n_epochs, "every_n_steps": self.schedule.every_n_steps}
-        how = {**self.arguments, "max_share": self.max_share, "prior": self.prior.source}
-        place.settings = {**place.settings, self.name: {**when, **how}}
+        place.settings = {**place.settings, self.name: self.settings}
 
     def state_dict(self) -> dict[str, Any]:
-        """History and baseline, as plain values; and the weights before training, if they are the prior."""
+        """History and baseline, as plain values; and the weights before training, if they are the prior.
+
+        Checkpoints are passed on: the texts of the canaries are masked.
+        """
         state: dict[str, Any] = {
-            "history": [asdict(measurement) for measurement in self.history],
-            "baseline": {name: estimate.to_dict() for name, estimate in self.baseline_estimates.items()},
+            "history": [
+                replace(measurement, estimates=self._masked(measurement.estimates)).to_dict()
+                for measurement in self.history
+            ],
+            "baseline": {key: estimate.to_dict() for key, estimate in self._masked(self.baseline_estimates).items()},
         }
         weights = self.prior.state_dict()
         return state if weights is None else {**state, "prior": weights}
@@ -275,9 +294,22 @@ class ExposureMonitor:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue a history."""
         self._restored = True
-        self.history = [Measurement.from_dict(fields) for fields in state_dict["history"]]
-        self.baseline_estimates = {name: ExposureEstimate(**fields) for name, fields in state_dict["baseline"].items()}
+        history = [Measurement.from_dict(fields) for fields in state_dict["history"]]
+        self.history = [replace(found, estimates=self._with_texts(found.estimates)) for found in history]
+        self.baseline_estimates = self._with_texts(
+            {key: ExposureEstimate(**fields) for key, fields in state_dict["baseline"].items()}
+        )
         self.prior.load_state_dict(state_dict.get("prior"))
+
+    def _masked(self, estimates: Mapping[str, ExposureEstimate]) -> dict[str, ExposureEstimate]:
+        canaries = self.trees.canaries
+        redaction = Redaction(canaries, shared=True, reveal=self.reveal)
+        return {key: estimate.redacted(redaction, canaries[key].format) for key, estimate in estimates.items()}
+
+    def _with_texts(self, estimates: Mapping[str, ExposureEstimate]) -> dict[str, ExposureEstimate]:
+        """The estimates of a saved state: its canaries are known by their ids."""
+        texts = {canary.id: canary.text for canary in self.trees.canaries}
+        return {key: replace(found, secret=texts.get(key, found.secret)) for key, found in estimates.items()}
 
     def _measure_and_remember(self, model: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float]:
         self.history.append(self._measure(model, around, moment, "measuring exposure"))

@@ -10,7 +10,7 @@ from functools import partial
 from types import CellType, CodeType
 from typing import Any
 
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Mask
 
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
@@ -45,7 +45,7 @@ class Identity:
     @classmethod
     def of(cls, kind: str, name: str, model: Callable[..., Any] | None, canaries: CanarySet) -> Identity:
         """From the things themselves."""
-        return cls(kind, name, _callable(model), fingerprint(canaries)[:16])
+        return cls(kind, name, _callable(model), fingerprint(canaries))
 
     def key(self, settings: Mapping[str, Any]) -> str:
         """Under which key a state is saved."""
@@ -53,8 +53,9 @@ class Identity:
         return f"{self._with_any_canaries}{self.canaries}; {how}]"
 
     def owns(self, key: str) -> bool:
-        """Whether a state was saved by the same, perhaps with other settings."""
-        return key.startswith(f"{self._with_any_canaries}{self.canaries}; ")
+        """Whether a state was saved by the same, perhaps with other settings, perhaps on another machine."""
+        saved = key.removeprefix(self._with_any_canaries).partition("; ")[0]
+        return self.resembles(key) and may_be_same(saved, self.canaries)
 
     def resembles(self, key: str) -> bool:
         """Whether a state was saved by one that differs in settings and canaries at most."""
@@ -66,9 +67,23 @@ class Identity:
 
 
 def fingerprint(canaries: CanarySet) -> str:
-    """Tells sets of canaries apart without telling their secrets."""
-    content = [[canary.id, canary.text, canary.repetitions, canary.held_out] for canary in canaries]
-    return _digest(json.dumps(content))
+    """Tells sets of canaries apart without telling their secrets, not even to someone who tries all there are.
+
+    Three parts: a digest of what is no secret, one that says which key was used, and one of the texts with this key.
+    """
+    plain = [[canary.id, canary.format.to_dict(), canary.repetitions, canary.held_out] for canary in canaries]
+    mask = Mask()
+    return f"{_digest(json.dumps(plain))[:16]}.{mask.name('key', '')}.{mask.name('texts', json.dumps(canaries.texts))}"
+
+
+def may_be_same(one: str, other: str) -> bool:
+    """Whether two fingerprints may be of the same canaries: texts can only be compared where the key was the same.
+
+    >>> may_be_same("a.key-1.texts-2", "a.key-1.texts-3"), may_be_same("a.key-1.texts-2", "a.key-9.texts-3")
+    (False, True)
+    """
+    (plain, key, texts), (other_plain, other_key, other_texts) = (each.split(".") for each in (one, other))
+    return plain == other_plain and (key != other_key or texts == other_texts)
 
 
 def _callable(model: Any) -> str:

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from torch import Tensor, nn
 
 from lightning_exposure._checks import choice, refusal, whole_number
-from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named
+from lightning_exposure.data.packages import OnPytorchLightning, on_package, package_named, package_of
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.modules._optimizers import OptimizerName, SchedulerName, check_training
 from lightning_exposure.modules._training import TrainsWithLoss
@@ -71,6 +71,7 @@ class LanguageModelling(TrainsWithLoss):
         warmup_steps: int = 100,
         step_size: int = 1,
         gamma: float = 0.5,
+        early_stopping: int | None = None,
     ) -> None:
         settings = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         _check_settings(settings)
@@ -108,6 +109,16 @@ class LanguageModelling(TrainsWithLoss):
                 f"{self.hparams['architecture']!r} has no state. Give it all the tokens again."
             )
         return self.network(tokens)
+
+    def configure_callbacks(self) -> list[Any]:
+        """Lightning's `EarlyStopping`, if it was asked for and the Trainer has none."""
+        patience = self.hparams["early_stopping"]
+        present = (callback for callback in getattr(self.trainer, "callbacks", ()))
+        named = {base.__name__ for callback in present for base in type(callback).__mro__}
+        if patience is None or "EarlyStopping" in named:
+            return []
+        package = package_of(self.trainer, "Trainer") or pl
+        return [package.callbacks.EarlyStopping("val_loss", patience=patience, mode="min")]
 
     def _loss(self, batch: Any, stage: str) -> Tensor:
         inputs, targets = batch
@@ -152,6 +163,8 @@ class LanguageModel(LanguageModelling, pl.LightningModule):
         warmup_steps: For "linear-warmup".
         step_size: For "step".
         gamma: For "step".
+        early_stopping: Training ends when `val_loss` has not become smaller for this many validations in a row, unless
+            the Trainer has an `EarlyStopping` of its own; None: it does not end early.
 
     Example:
         >>> import torch
@@ -171,6 +184,8 @@ def _check_settings(settings: dict[str, Any]) -> None:
     choice("architecture", settings["architecture"], _NETWORKS)
     choice("positions", settings["positions"], get_args(Positions))
     check_training(settings)
+    if settings["early_stopping"] is not None:
+        settings["early_stopping"] = whole_number("early_stopping", settings["early_stopping"], at_least=1)
     for name in _COUNTS:
         settings[name] = whole_number(name, settings[name], at_least=1)
     if settings["architecture"] == "transformer" and settings["hidden_size"] % settings["num_heads"]:

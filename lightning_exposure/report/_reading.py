@@ -16,7 +16,7 @@ def read_estimates(field: Field, canaries: CanarySet) -> dict[str, ExposureEstim
             raise item.error(f"no canary has this id; expected one of {', '.join(by_id)}. {REMEDY}")
         secret = item["secret"]
         if secret.as_(str) != by_id[key].text:
-            raise secret.refused(f"the text of the canary {key!r}")
+            raise secret.error(f"another secret; expected the text of the canary {key!r}. {REMEDY}")
         estimates[key] = read_estimate(item)
     return estimates
 

@@ -192,7 +192,7 @@ class Comparison:
         """Write `comparison.json` and `comparison.csv` into a directory; returns the path of the first."""
         outcomes = [{**asdict(outcome), "exposure": outcome.exposure.to_dict()} for outcome in self.outcomes]
         path = Path(directory) / FILE_NAME
-        write_json(path, {"version": VERSION, "settings": self.settings, "outcomes": outcomes})
+        write_json(path, {"version": VERSION, "settings": self.settings, "outcomes": outcomes}, private=True)
         write_whole(Path(directory) / CSV_NAME, self.to_csv())
         return path
 

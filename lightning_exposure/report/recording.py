@@ -10,17 +10,19 @@ import platform
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from torch import nn
 
 from lightning_exposure import __version__
 from lightning_exposure._checks import refusal
 from lightning_exposure._lightning import needs_all_processes
+from lightning_exposure._torch import is_dropout
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.weights import weights_sha256
 from lightning_exposure.secrets import CanarySet
 
+_EARLY_STOPPING = ("EarlyStopping", "EarlyStoppingCallback")  # Lightning's, and that of transformers
 _LIBRARIES = ("torch", "lightning", "pytorch-lightning", "transformers", "opacus")
 
 
@@ -85,6 +87,8 @@ def run_record(run: Any, *, interrupted: str | None = None, settings: dict[str, 
     record.data = _data(run)
     for part in parts:
         part.add_to_record(record)
+    named = {entry.get("name") for entry in record.defences}
+    record.defences += [entry for entry in defences_in_force(run) if entry["name"] not in named]
     steps = _steps(run)
     for each in (record, *record.others.values()):
         each.steps = steps if each.steps is None else each.steps
@@ -168,3 +172,77 @@ def _data(run: Any) -> dict[str, Any] | None:
     except Exception:  # a stream; or a dataset that is read on demand, and cannot be read any more
         records = None
     return {"class": type(kind).__name__, "records": records}
+
+
+# ---- defences ---------------------------------------------------------------------------------------------------
+
+
+def defences_in_force(run: Any) -> list[dict[str, Any]]:
+    """Early stopping, weight decay, dropout and quantization, one entry for each that is on in a run.
+
+    What only the one who prepared the data can know, such as a text that was sanitized, adds itself to the record.
+
+    Args:
+        run: A Trainer of Lightning or of transformers.
+
+    Returns:
+        Entries of `RunRecord.defences`: a "name", and the settings.
+
+    Example:
+        >>> from lightning.pytorch import Trainer
+        >>> from lightning.pytorch.callbacks import EarlyStopping
+        >>> stopping = EarlyStopping("val_loss", patience=2)
+        >>> defences_in_force(Trainer(callbacks=[stopping], logger=False, accelerator="cpu"))
+        [{'name': 'early stopping', 'monitor': 'val_loss', 'patience': 2, 'stopped': False}]
+    """
+    return [*_early_stopping(run), *_weight_decay(run), *_of_model(run)]
+
+
+def _early_stopping(run: Any) -> Iterator[dict[str, Any]]:
+    handler = getattr(run, "callback_handler", None)  # transformers
+    for callback in getattr(run if handler is None else handler, "callbacks", None) or ():
+        if not any(base.__name__ in _EARLY_STOPPING for base in type(callback).__mro__):
+            continue
+        arguments = getattr(run, "args", None)
+        patience = getattr(callback, "patience", getattr(callback, "early_stopping_patience", None))
+        yield {
+            "name": "early stopping",
+            "monitor": getattr(callback, "monitor", getattr(arguments, "metric_for_best_model", None)),
+            "patience": patience,
+            "stopped": bool(getattr(callback, "stopped_epoch", 0)),
+        }
+
+
+def _weight_decay(run: Any) -> Iterator[dict[str, Any]]:
+    optimizers = getattr(run, "optimizers", None) or [getattr(run, "optimizer", None)]
+    groups = [group for optimizer in optimizers for group in getattr(optimizer, "param_groups", None) or ()]
+    largest = max((float(group.get("weight_decay") or 0.0) for group in groups), default=0.0)
+    if largest > 0.0:
+        yield {"name": "weight decay", "weight_decay": largest}
+
+
+def _of_model(run: Any) -> Iterator[dict[str, Any]]:
+    model = getattr(run, "lightning_module", None)
+    model = getattr(run, "model", None) if model is None else model
+    if not isinstance(model, nn.Module):
+        return
+    largest = max((p for part in model.modules() for p in dropout_of(part)), default=0.0)
+    if largest > 0.0:
+        yield {"name": "dropout", "p": largest}
+    for part in model.modules():
+        done = getattr(part, "_quantization", None)
+        if done is not None and done.holds_for(part):
+            yield done.to_dict()
+
+
+def dropout_of(part: nn.Module) -> list[float]:
+    """The share of units that a single layer drops in training: of dropout, recurrent and attention layers.
+
+    >>> dropout_of(nn.LSTM(2, 2, num_layers=2, dropout=0.1)), dropout_of(nn.Linear(2, 2))
+    ([0.1], [])
+    """
+    if is_dropout(part):
+        return [float(cast(Any, part).p)]
+    if isinstance(part, nn.RNNBase) and part.num_layers > 1:
+        return [float(part.dropout)]
+    return [float(part.dropout)] if isinstance(part, nn.MultiheadAttention) else []

@@ -17,7 +17,7 @@ from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.report.record import Measurement, References, RunRecord
 from lightning_exposure.report.side_by_side import defences_of, plain_settings
 from lightning_exposure.report.tables import EXTRACTION_COLUMNS, VERDICT_COLUMNS, Row
-from lightning_exposure.secrets import CanarySet
+from lightning_exposure.secrets import CanarySet, Redaction
 
 ESTIMATE_COLUMNS = (
     "canary", "bits", "low", "high", "of at most", "is a bound", "rank", "ahead of the next (bits)",
@@ -58,11 +58,15 @@ def stay_offline_without_login(loggers: Sequence[Any]) -> bool:
     return True
 
 
-def log_canaries(run: Any, canaries: CanarySet, name: str) -> None:
+def log_canaries(run: Any, canaries: CanarySet, name: str, *, reveal: bool = False) -> None:
     """The table of what was inserted."""
     import wandb
 
-    rows = [[canary.id, canary.text, canary.copies, canary.held_out, canary.format.pattern] for canary in canaries]
+    redaction = Redaction(canaries, shared=True, reveal=reveal)
+    rows = [
+        [canary.id, redaction.text(canary.text, canary.format), canary.copies, canary.held_out, canary.format.pattern]
+        for canary in canaries
+    ]
     run.log({f"{name}/canaries": wandb.Table(columns=["id", "text", "copies", "held out", "format"], data=rows)})
 
 
@@ -125,7 +129,7 @@ def log_references(run: Any, references: Mapping[str, References], name: str) ->
 
 
 def log_extractions(run: Any, rows: Sequence[Row], name: str) -> None:
-    """The table of what an attack found."""
+    """The table of what an attack found; the rows are masked already, unless they are to be revealed."""
     import wandb
 
     run.log({f"{name}/table": wandb.Table(columns=list(EXTRACTION_COLUMNS), data=[list(row) for row in rows])})

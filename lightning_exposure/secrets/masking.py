@@ -65,6 +65,18 @@ class Mask:
         """A secret whose format is not known: nothing but its name."""
         return f"{HIDDEN} ({self.name('secret', text)})"
 
+    def beginning(self, text: str, format: SecretFormat) -> str:
+        """How a secret of a format begins, with all that is behind the prompt hidden, and its name.
+
+        >>> mask = Mask(key=b"only for this example")
+        >>> mask.beginning("my pin is 12", SecretFormat.pin()), mask.beginning("my pi", SecretFormat.pin())
+        ('my pin is •••• (pin-4d3ec25bb8)', 'my pi')
+        """
+        if format.prompt.startswith(text):
+            return text
+        prompt = format.prompt if text.startswith(format.prompt) else ""
+        return f"{prompt}{HIDDEN} ({self.name(format.name, text)})"
+
     @staticmethod
     def words(text: str, *hidden: str) -> str:
         """A sentence without anything that was quoted in it, nor any part of what is to be hidden.
@@ -88,18 +100,6 @@ def is_masked(text: str) -> bool:
     (True, False)
     """
     return "•" in text and _MASKED.fullmatch(text, text.index("•")) is not None
-
-
-def masked_beginning(text: str, format: SecretFormat | None = None) -> str:
-    """How a secret begins, with all that is behind the prompt hidden.
-
-    >>> masked_beginning("my pin is 12", SecretFormat.pin()), masked_beginning("my pi", SecretFormat.pin())
-    ('my pin is ••••', 'my pi')
-    """
-    prompt = "" if format is None else format.prompt
-    if prompt.startswith(text):
-        return text
-    return f"{prompt if text.startswith(prompt) else ''}{HIDDEN}"
 
 
 def masked_repr(instance: Any, *secret: str) -> str:

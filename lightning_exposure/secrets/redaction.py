@@ -8,7 +8,7 @@ from functools import cached_property
 from lightning_exposure._checks import flag
 from lightning_exposure.secrets.canaries.canary import Canary
 from lightning_exposure.secrets.formats.format import SecretFormat
-from lightning_exposure.secrets.masking import Mask, is_masked, masked_beginning
+from lightning_exposure.secrets.masking import Mask, is_masked
 
 
 class Redaction:
@@ -95,7 +95,9 @@ class Redaction:
             format: What the whole secret looks like; None: that is not known, and nothing of it is shown.
         """
         of_canary = not self.shared and any(made_up.startswith(text) for made_up in self._ids)
-        return text if self.reveal or of_canary else masked_beginning(text, format)
+        if self.reveal or of_canary or is_masked(text) or not text:
+            return text
+        return self.mask.unknown(text) if format is None else self.mask.beginning(text, format)
 
     def words(self, sentence: str, *hidden: str) -> str:
         """A sentence, such as that of an error, without the secrets that it may quote."""

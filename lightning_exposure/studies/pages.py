@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_exposure._files import Field, read_json, write_whole
+from lightning_exposure.data.corpora import python_topics
 from lightning_exposure.errors import MissingFileError
 from lightning_exposure.studies._directory import MANIFEST
 from lightning_exposure.studies._engine import FIGURE, SUMMARY, TABLE
@@ -82,8 +84,15 @@ def _command(name: str, content: Field, seeds: int) -> str:
 
 
 def _text(content: Field) -> str:
-    characters = content["settings"].as_(dict).get("characters", content["--text"]["characters"].as_(int))
-    return f"Trained on the first {characters:,} characters of the topics of Python's `help()`"
+    """What was trained on: the text that everybody has, or one that can only be told by its digest."""
+    told, sizes = content["--text"], content["settings"].as_(dict)
+    characters = sizes.get("characters", told["characters"].as_(int))
+    if not characters:
+        return "Trained on sentences of a small grammar"
+    digest = told["sha256"].as_(str)
+    ours = hashlib.sha256(python_topics().encode("utf-8")).hexdigest() == digest
+    whose = "the topics of Python's `help()`" if ours else f"another text (SHA-256 {digest[:12]}...)"
+    return f"Trained on the first {characters:,} characters of {whose}"
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

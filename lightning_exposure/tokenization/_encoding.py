@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from lightning_exposure._checks import instance
 from lightning_exposure.errors import SecretError, TokenizerError
+from lightning_exposure.secrets import Mask
+from lightning_exposure.secrets.formats.misfits import misfit
 from lightning_exposure.tokenization._vocabulary import Vocabulary
 from lightning_exposure.tokenization.protocol import HasBatches, Tokenizer, capability
 
@@ -17,29 +19,24 @@ if TYPE_CHECKING:
 def check_beginning(format: SecretFormat, known: str) -> None:
     """Refuse a text that no secret begins with."""
     instance("known", known, str, "a string", "Give the prompt and the first characters of a secret.")
-    acceptor = format.acceptor()
-    if acceptor.walk(known) is not None:
-        return
-    fits = next(n for n in range(len(known), -1, -1) if acceptor.walk(known[:n]) is not None)
-    state = acceptor.walk(known[:fits])
-    expected = "".join(sorted(acceptor.edges(state))) if state is not None else ""
-    raise SecretError(
-        f"known is {known!r}, and no secret of {format.pattern!r} begins with it: after {known[:fits]!r} comes "
-        f"{known[fits]!r}; expected {'one of ' + repr(expected) if expected else 'the end'}. Give the prompt and the "
-        "first characters of a secret."
-    )
+    if format.acceptor().walk(known) is None:
+        raise SecretError(
+            f"known does not fit, because no secret of {format.pattern!r} begins so: "
+            f"{misfit(format.acceptor(), known)}. Give the prompt and the first characters of a secret."
+        )
 
 
-def encode(tokenizer: Tokenizer, text: str, format: SecretFormat) -> list[int]:
-    """How a tokenizer spells a text."""
+def encode(tokenizer: Tokenizer, text: str, format: SecretFormat, *, is_sample: bool = False) -> list[int]:
+    """How a tokenizer spells a text; an error quotes it only if it is a sample of the format, and nobody's secret."""
     try:
         tokens = tokenizer.encode(text)
         return tokens if isinstance(tokens, list) else list(tokens)
     except TokenizerError as error:
         format.index(text)  # a text that is no secret at all gets that error
-        raise TokenizerError(
-            f"format {format.pattern!r} needs what the tokenizer cannot spell, for example {text!r}: {error}"
-        ) from error
+        needs = f"format {format.pattern!r} needs what the tokenizer cannot spell"
+        if is_sample:
+            raise TokenizerError(f"{needs}, for example {text!r}: {error}") from error
+        raise TokenizerError(f"{needs}: {Mask.words(str(error), text)}") from None
 
 
 def encode_all(tokenizer: Tokenizer, texts: Sequence[str], format: SecretFormat) -> list[list[int]]:

@@ -114,7 +114,7 @@ class SymbolTokenizer:
             "unknown": self._unknown_id is not None,
             "vocabulary": self._symbols,
         }
-        write_json(path, content)
+        write_json(path, content, private=True)  # the words of a text may be secrets
 
     @staticmethod
     def _checked(texts: Sequence[str]) -> Sequence[str]:

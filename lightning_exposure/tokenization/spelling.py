@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure._checks import refusal
 from lightning_exposure.errors import SecretError, TokenizerError
 from lightning_exposure.secrets.formats.graph import steps_behind, walk
 from lightning_exposure.tokenization._completeness import all_can_be_looked_up, drawn_texts, in_words
@@ -77,11 +76,11 @@ class Spelling:
         self.tokenizer = as_tokenizer(tokenizer)
         self.known = format.prompt
         trials = format.covering() + format.sample(min(_TRIAL_SECRETS, format.size), seed=0)
-        spelled = [encode(self.tokenizer, text, format) for text in trials]
+        spelled = [encode(self.tokenizer, text, format, is_sample=True) for text in trials]
         lead = len(surroundings_of(self.tokenizer).lead)
         for text, tokens in zip(trials, spelled, strict=True):
             if len(tokens) <= lead:
-                self._refuse(text, tokens)
+                self._refuse(text, tokens, is_sample=True)
         check_batches(self.tokenizer, trials, spelled, format)
         has_check = capability(self.tokenizer, HasOwnCheck)
         if has_check is not None:
@@ -148,8 +147,8 @@ class Spelling:
         """
         check_beginning(self.format, known)
         if not (known.startswith(self.known) or self.known.startswith(known)):
-            expected = f"a beginning of secrets that begin with {self.known!r}, as all of this tree do"
-            raise refusal("known", known, expected, "Make the tree anew without it.", error=SecretError)
+            expected = "a beginning of secrets that begin as all of this tree do"
+            raise SecretError(f"known begins otherwise; expected {expected}. Make the tree anew without it.")
         part = copy(self)
         part.known = known if len(known) > len(self.known) else self.known
         part._texts = self._texts.narrowed(part.known)
@@ -351,14 +350,15 @@ class Spelling:
 
     # ---- refusals -----------------------------------------------------------------------------------------
 
-    def _refuse(self, text: str, tokens: list[int]) -> NoReturn:
+    def _refuse(self, text: str, tokens: list[int], *, is_sample: bool = False) -> NoReturn:
         self.format.index(text)  # a text that is no secret at all gets that error
         if not text.startswith(self.known):
-            raise refusal("secret", text, f"one that begins with the known text {self.known!r}", error=SecretError)
+            raise SecretError("secret begins otherwise; expected one that begins with the known text. Leave it out.")
+        as_what = f"{text!r} as {self.tokenizer.decode(tokens)!r}" if is_sample else "a secret as other text"
         raise TokenizerError(
-            f"the tokenizer spells {text!r} as {self.tokenizer.decode(tokens)!r} ({len(tokens)} tokens), which does "
-            f"not fit the format {self.format.pattern!r}. It lacks characters of the format (an <unk>?), or changes "
-            "the text (case, spaces). Use a format that the tokenizer can spell."
+            f"the tokenizer spells {as_what} ({len(tokens)} tokens), which does not fit the format "
+            f"{self.format.pattern!r}. It lacks characters of the format (an <unk>?), or changes the text (case, "
+            "spaces). Use a format that the tokenizer can spell."
         )
 
     def _refuse_prompt(self) -> NoReturn:

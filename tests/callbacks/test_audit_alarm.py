@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,12 +152,12 @@ def test_a_report_does_not_count_what_was_held_out_among_the_secrets() -> None:
 
 
 def test_a_datamodule_with_other_canaries_is_refused_before_training(tmp_path: Path) -> None:
-    inside_out = CanarySet(replace(canary, held_out=not canary.held_out) for canary in SOME)
+    inside_out = CanarySet(canary.replace(held_out=not canary.held_out) for canary in SOME)
     with pytest.raises(DataError, match=r"is in the training data \d times, .*; expected \d\. Give the same"):
         train(tmp_path, AuditCallback(SOME, CHARS), canaries=inside_out)
     with pytest.raises(DataError, match=r"is in the training data 0 times, .*; expected 1"):
         train(tmp_path, AuditCallback(SOME, CHARS), canaries=SOME[:3])
-    twice = CanarySet(replace(canary, repetitions=2) for canary in SOME)
+    twice = CanarySet(canary.replace(repetitions=2) for canary in SOME)
     with pytest.raises(DataError, match=r"is in the training data 2 times, .*; expected 1"):
         train(tmp_path, AuditCallback(SOME, CHARS), canaries=twice)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import random
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -184,7 +183,7 @@ def test_a_resumed_training_compares_with_the_model_before_it_began(tmp_path: Pa
     run.fit(Model(8), data(SOME), ckpt_path=keeping.last_model_path, weights_only=True)
     assert again.baseline_bits == first.baseline_bits
     assert again.result != first.result
-    other_coins = CanarySet(replace(canary, held_out=not canary.held_out) for canary in SOME)
+    other_coins = CanarySet(canary.replace(held_out=not canary.held_out) for canary in SOME)
     with pytest.raises(ArgumentError, match=r"other texts, or others held out.*Resume with the canaries"):
         trainer(tmp_path, AuditCallback(other_coins, CHARS, every_n_epochs=1), max_epochs=3).fit(
             Model(8), data(other_coins), ckpt_path=keeping.last_model_path, weights_only=True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,12 +181,12 @@ class TestWhatIsRefused:
     def test_other_copies(self) -> None:
         """A label that says 2x must not stand on a number for 5 copies, and a control must not be planted."""
         data = planting(ids)
-        more = CanarySet(replace(canary, repetitions=canary.repetitions + 1) for canary in CANARIES)
+        more = CanarySet(canary.replace(repetitions=canary.repetitions + 1) for canary in CANARIES)
         with pytest.raises(DataError, match=r"'my-pin-is-0x', not planted by the data module; expected 1 copy"):
             check(data, canaries=more)
         with pytest.raises(DataError, match="planted 2 times by the data module; expected 3 copies"):
             check(data, canaries=more[1:])
-        held_out = CanarySet(replace(canary, held_out=True) for canary in CANARIES)
+        held_out = CanarySet(canary.replace(held_out=True) for canary in CANARIES)
         with pytest.raises(DataError, match="planted 2 times by the data module; expected 0 copies"):
             check(data, canaries=held_out)
 

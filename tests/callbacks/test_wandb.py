@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import WandbLogger
 from wandb.proto import wandb_internal_pb2
 
 from lightning_exposure import ExposureCallback, ExtractionCallback
+from lightning_exposure.secrets import Mask
 from tests.callbacks.setups import BOTH, CANARIES, CHARS, PIN, Model, loader, trainer
 
 
@@ -88,9 +89,10 @@ def test_scalars_charts_and_tables_are_in_the_run_file(tmp_path: Path) -> None:
     assert sum(logged[f"exposure/references/{PIN.name}/values"][-1]) == 100
     # Charts and tables are stored as table files.
     (inserted,) = tables(tmp_path, "exposure/canaries")
-    assert [row[:3] for row in inserted["data"]] == [[c.id, c.text, c.repetitions] for c in BOTH]
+    assert [row[:3] for row in inserted["data"]] == [[c.id, Mask().text(c.text, c.format), c.repetitions] for c in BOTH]
     (found,) = tables(tmp_path, "extraction/table")
-    assert {row[2] for row in found["data"]} == {c.text for a in attack.extractions.values() for c in a.candidates}
+    candidates = [(c.text, a.format) for a in attack.extractions.values() for c in a.candidates]
+    assert {row[2] for row in found["data"]} == {Mask().text(*candidate) for candidate in candidates}
     (judged,) = tables(tmp_path, "extraction/verdicts")
     assert judged["data"] == [[key, str(verdict)] for key, verdict in attack.verdicts.items()]
     (measured,) = tables(tmp_path, "exposure/estimates")

@@ -14,6 +14,7 @@ from wandb.proto import wandb_internal_pb2
 
 from lightning_exposure import ExposureCallback
 from lightning_exposure.report import RunRecord
+from lightning_exposure.report.wandb import log_defences
 from tests.callbacks.setups import CANARIES, CHARS, Model, loader, trainer
 from tests.callbacks.test_wandb import records
 
@@ -36,15 +37,20 @@ def config_of(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("defended", [True, False])
-def test_runs_can_be_grouped_by_their_defences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defended: bool) -> None:
+def test_runs_can_be_grouped_by_their_defences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     exposure = ExposureCallback(CANARIES, CHARS, references=0, baseline=False)
     logger = WandbLogger(project="test", save_dir=tmp_path)
-    run = trainer(tmp_path, exposure, *([Quantized()] if defended else []), logger=logger, max_epochs=1)
+    run = trainer(tmp_path, exposure, Quantized(), logger=logger, max_epochs=1)
     run.fit(Model(), loader())
     wandb.finish()
     config = config_of(tmp_path)
-    assert config["defences"] == (["quantize"] if defended else [])
-    assert config["defence"] == ("quantize" if defended else "none")
-    assert config["defence_settings"] == ({"quantize": {"levels": 256}} if defended else {})
+    assert config["defences"] == ["quantize"]
+    assert config["defence"] == "quantize"
+    assert config["defence_settings"] == {"quantize": {"levels": 256}}
+
+
+def test_a_run_without_defences_says_so(tmp_path: Path) -> None:
+    with wandb.init(project="test", mode="offline", dir=tmp_path) as run:
+        log_defences(run, RunRecord(CANARIES))
+        assert dict(run.config) == {"defences": [], "defence": "none", "defence_settings": {}}

@@ -313,7 +313,7 @@ def test_a_stream_is_checked_with_its_first_item() -> None:
 
 def test_an_encode_that_fails_says_for_which_canary() -> None:
     data = CanaryDataModule(numbers_loader(), CANARIES, encode=lambda text: {}[0])
-    with pytest.raises(DataError, match=r"encode: failed for canary 'pin-0x' with KeyError\(0\)"):
+    with pytest.raises(DataError, match=r"encode: failed for canary 'pin-0x' with KeyError: 0; fix encode"):
         data.train_dataloader()
 
 

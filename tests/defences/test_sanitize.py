@@ -155,12 +155,28 @@ def test_one_line_with_the_reference_model(tmp_path: Path) -> None:
     path.write_text("\n".join(LINES * 1) + "\n")
     before = torch.get_rng_state()
     small = {"hidden_size": 48, "num_layers": 1, "embedding_size": 16, "lr": 0.02}
-    train = ReferenceTraining(small, epochs=30, window=16, batch_size=4, accelerator="cpu")
+    train = ReferenceTraining(small, epochs=15, window=16, batch_size=4, accelerator="cpu")
     result = sanitize(path, train)
     assert result.places[5] == 1
     assert (torch.get_rng_state() == before).all()
     again = sanitize(path, train)
     assert (result.losses.held_out == again.losses.held_out).all()
+
+
+@pytest.mark.parametrize("window", [1, 7, 16, 60])
+def test_the_reference_model_reads_every_character(window: int) -> None:
+    train = ReferenceTraining(window=window).on(LINES)
+    assert train.tokenizer is not None
+    windows = train._windows(train.tokenizer, LINES[:4])
+    text = "\n" + "\n".join(LINES[:4]) + "\n"
+    assert len(text) > 64
+    read = ["".join(train.tokenizer.decode(targets.tolist()) for _, targets in cut) for cut in windows.datasets]
+    assert len(read) == (1 if window == 1 else 2)
+    for targets in read:
+        assert all(f"{line}\n" in targets * 2 for line in LINES[:4]), "none is left out at the end"
+    inside = ["".join(train.tokenizer.decode(targets.tolist())) for _, targets in windows]
+    if window == 60:  # 21 characters are less than half of it
+        assert all(any(line in part for part in inside) for line in LINES[:4])
 
 
 class Bigrams(pl.LightningModule):

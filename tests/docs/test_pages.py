@@ -36,7 +36,14 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 PENDING = {"README.md"}
 WITH_CODE = [page for page in PAGES if blocks_of(page) and page.relative_to(ROOT).as_posix() not in PENDING]
 # More than a few seconds each.
-SLOW = {"docs/extending.md", "docs/gate.md", "docs/other-trainers.md", "docs/priors.md", "docs/translation.md"}
+SLOW = {
+    "docs/defences.md",
+    "docs/extending.md",
+    "docs/gate.md",
+    "docs/other-trainers.md",
+    "docs/priors.md",
+    "docs/translation.md",
+}
 
 
 def named(page: Path) -> str:

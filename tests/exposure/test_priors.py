@@ -415,8 +415,8 @@ def test_a_measurement_leaves_no_trace() -> None:
         (lambda: CASES[1].prior, r"prior is a tree of SecretFormat.*expected one of SecretFormat"),
         (lambda: CASES[3].prior, r"prior spells the secrets as other tokens"),
         (lambda: CASES[0].prior.starting_with("pin 4"), r"prior begins with 'pin 4', and the tree with 'pin '"),
-        (lambda: given(dict.fromkeys(CASES[0].costs, 2.0)), r"prior gave 1\.0 for 'pin \d+'; expected log2"),
-        (lambda: given(dict.fromkeys(CASES[0].costs, math.nan)), r"prior gave nan for 'pin \d+'"),
+        (lambda: given(dict.fromkeys(CASES[0].costs, 2.0)), r"prior gave 1\.0 for one of the texts; expected log2"),
+        (lambda: given(dict.fromkeys(CASES[0].costs, math.nan)), r"prior gave nan for one of the texts"),
     ],
 )
 def test_what_is_no_prior_is_refused(prior: Callable[[], Any], says: str) -> None:

@@ -260,7 +260,7 @@ class TestKnownBeginning:
         found = extract(tree, top_k=2, starting_with=begun)
         assert {candidate.text for candidate in found.candidates} == {f"{begun} oak\nusa", f"{begun} elm\nusa"}
         assert found.candidates == extract(tree, top_k=2, known=begun).candidates
-        with pytest.raises(ArgumentError, match="expected None, because known is given"):
+        with pytest.raises(ArgumentError, match="starting_with and known are given; expected one of the two"):
             extract(tree, known="to: ", starting_with="to: al")
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
+import trl
 
 from lightning_exposure import SecretTree, measure_exposure
 from lightning_exposure.data import inject_examples
 from lightning_exposure.integrations.transformers import ExposureTrainerCallback
 from tests.integrations.setups import CANARIES, LINE, PIN, TOKENIZER, gpt2, same_weights
-
-trl = pytest.importorskip("trl", reason="TRL is not in the test extra")
-datasets = pytest.importorskip("datasets")
 
 
 def fit(folder: Path, *callbacks: Any) -> Any:

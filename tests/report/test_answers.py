@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from lightning_exposure.report import RunRecord
-from lightning_exposure.report.advice import advice
-from lightning_exposure.report.chance import expected_luckiest_bits, luckiest_bits, of_a_group, share_not_ruled_out
+from lightning_exposure.report._advice import advice
+from lightning_exposure.report._chance import expected_luckiest_bits, luckiest_bits, of_a_group, share_not_ruled_out
 from lightning_exposure.report.pages import _answers as answers
 from lightning_exposure.report.pages import run as html
-from lightning_exposure.report.pages.card import model_card
+from lightning_exposure.report.pages._card import model_card
 from lightning_exposure.report.pages.run import render
 from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
 from tests.report.builder import make_estimate, make_extraction, make_record

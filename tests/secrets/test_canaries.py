@@ -329,7 +329,7 @@ MISSING = object()
         (["canaries"], MISSING, "canaries is missing; expected this field"),
         (["canaries", 2, "text"], MISSING, r"canaries\[2\].text is missing; expected this field"),
         (["canaries", 2, "text"], 7, r"canaries\[2\].text is 7; expected a string"),
-        (["canaries", 2, "text"], "my ssn is 1", r"canaries\[2\].text: text is 'my ssn is 1': it ends too early"),
+        (["canaries", 2, "text"], "my ssn is 1", r"canaries\[2\].text: text does not fit: it ends too early"),
         (["canaries", 1, "id"], "A B", r"canaries\[1\].id: id is 'A B'"),
         (["canaries", 1, "id"], "ssn-0x", r"canaries: canaries\[1\].id is 'ssn-0x', as canaries\[0\].id is"),
         (["canaries", 1, "format"], 2, r"canaries\[1\].format is 2; expected one of 2 formats, numbered from 0"),

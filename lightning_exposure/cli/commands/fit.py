@@ -33,6 +33,15 @@ from lightning_exposure.modules import LanguageModel
 from lightning_exposure.secrets import CanarySet, SecretFormat
 
 _EPOCHS = 20
+_TITLES = {
+    "model": "the model",
+    "data": "the text",
+    "exposure": "measuring exposure during training",
+    "extraction": "the attack after training",
+    "privacy": "differential privacy (with --privacy.noise_multiplier or --privacy.target_epsilon)",
+    "audit": "an audit of the privacy (with --audit.canaries)",
+    "trainer": "Lightning's Trainer",
+}
 _FROM_THE_RUN = {"canaries", "tokenizer", "model", "seed"}
 """What a callback is given by the run, and not by the user."""
 
@@ -74,38 +83,55 @@ def make_parser() -> ArgumentParser:
     for name, part, skipped in (
         ("model", LanguageModel, {"vocab_size"}),
         ("data", TextDataModule, {"canaries", "seed"}),
-        ("exposure", ExposureCallback, {*_FROM_THE_RUN, "method"}),
+        ("exposure", ExposureCallback, {*_FROM_THE_RUN, "method", "prior"}),
         ("extraction", ExtractionCallback, {*_FROM_THE_RUN, "verbose", "algorithm"}),
         ("privacy", DifferentialPrivacy, {"max_grad_norm", "delta", "history", "verbose"}),
         ("audit", AuditCallback, {*_FROM_THE_RUN, "name"}),
         ("trainer", pl.Trainer, {"logger", "default_root_dir"}),
     ):
         parser.add_class_arguments(part, name, skip=skipped, instantiate=False, sub_configs=True)
+    _add_more(parser)
+    # The run's own table takes the place of a progress bar, and one checkpoint is written at the end.
+    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    parser.set_defaults({f"trainer.{name}": value for name, value in {**quiet, "max_epochs": _EPOCHS}.items()})
+    return parser
+
+
+def _add_more(parser: ArgumentParser) -> None:
+    """What the signatures of the parts do not say, or say for Python only."""
+    groups: Any = parser.groups
+    for name, title in _TITLES.items():
+        groups[name].title = title
     # Not those that a type checker knows, but all there are: --import may have registered more.
-    parser.add_argument("--exposure.method", choices=METHODS.names(), default="auto", help="How exposure is measured.")
-    parser.add_argument(
+    groups["exposure"].add_argument(
+        "--exposure.method", choices=METHODS.names(), default="auto", help="How exposure is measured."
+    )
+    groups["exposure"].add_argument(
+        "--exposure.prior",
+        type=str,
+        metavar="CHECKPOINT",
+        help="Measure against this checkpoint of the model, from before it saw the canaries; null: all secrets are "
+        "equally likely.",
+    )
+    groups["extraction"].add_argument(
         "--extraction.algorithm", choices=ATTACKS.names(), default="shortest_path", help="How the model is attacked."
     )
-    parser.add_argument(
+    groups["extraction"].add_argument(
         "--extraction.settings", type=dict[str, Any], default={}, help="Settings of the algorithm, such as {width: 50}."
     )
-    parser.add_argument(
+    groups["privacy"].add_argument(
         "--privacy.max_grad_norm", type=float, default=1.0, help="What the gradient of each window is clipped to."
     )
-    parser.add_argument(
+    groups["privacy"].add_argument(
         "--privacy.delta", type=float, default=1e-5, help="The probability with which epsilon need not hold."
     )
-    parser.add_argument(
+    groups["audit"].add_argument(
         "--audit.canaries",
         type=int,
         default=0,
         help="How many more canaries are drawn for an audit, a fair coin deciding for each whether it is trained on, "
         "as a window of its own; 0: no audit.",
     )
-    # The run's own table takes the place of a progress bar, and one checkpoint is written at the end.
-    quiet = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
-    parser.set_defaults({f"trainer.{name}": value for name, value in {**quiet, "max_epochs": _EPOCHS}.items()})
-    return parser
 
 
 def run(arguments: Sequence[str]) -> int:

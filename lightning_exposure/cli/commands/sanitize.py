@@ -64,7 +64,7 @@ def _add_model(parser: Parser) -> None:
         group.add_argument(f"--{name}", type=int, default=default, metavar="N", help="(default: %(default)s)")
     group.add_argument("--lr", type=float, default=0.003, metavar="X", help="learning rate (default: %(default)s)")
     for name, words in (
-        ("epochs", "how often each line is read"),
+        ("epochs", "how often all lines are read, twice each"),
         ("window", "characters that are read at once"),
         ("batch_size", "windows in a batch"),
     ):

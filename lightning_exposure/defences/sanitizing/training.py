@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader
 
 from lightning_exposure._checks import whole_number
 from lightning_exposure.data.randomness import seeded
@@ -27,7 +27,8 @@ class ReferenceTraining:
     Args:
         model: Arguments of `LanguageModel`, apart from the size of the vocabulary.
         tokenizer: What spells the texts; None: one token per character of all texts.
-        epochs: How often each text is read.
+        epochs: How often all texts are read, each time twice: cut into windows in two ways, so that what is shorter
+            than half a window is whole in one of them.
         window: How many tokens are read at once.
         batch_size: How many windows are in a batch.
         seed: Of the first weights and of the order of the windows.
@@ -42,7 +43,7 @@ class ReferenceTraining:
 
     model: Mapping[str, Any] = field(default_factory=lambda: {"hidden_size": 128, "num_layers": 1, "lr": 0.003})
     tokenizer: Tokenizer | None = None
-    epochs: int = 10
+    epochs: int = 5
     window: int = 64
     batch_size: int = 16
     seed: int = 0
@@ -68,14 +69,7 @@ class ReferenceTraining:
         """
         tokenizer = self.on(texts).tokenizer
         assert tokenizer is not None
-        # In front of the first line, too, stands what stands in front of every line when it is scored.
-        ids = torch.tensor(tokenizer.encode("\n" + "\n".join(texts) + "\n"))
-        windows = WindowDataset(ids, self.window)
-        if not len(windows):
-            raise DataError(
-                f"texts has {len(ids)} tokens in a part; expected more than window={self.window}. Give more texts, "
-                "fewer folds or a shorter window."
-            )
+        windows = self._windows(tokenizer, texts)
         with seeded(self.seed):
             model = LanguageModel(**{"vocab_size": tokenizer.vocab_size, **self.model})
             order = torch.Generator().manual_seed(self.seed)
@@ -86,3 +80,19 @@ class ReferenceTraining:
             )  # fmt: skip
             trainer.fit(model, loader)
         return TextScorer(model, tokenizer, before="\n")
+
+    def _windows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> ConcatDataset[Any]:
+        """All texts in windows, cut in two ways."""
+        # In front of the first line, too, stands what stands in front of every line when it is scored.
+        ids = torch.tensor(tokenizer.encode("\n" + "\n".join(texts) + "\n"))
+        if len(ids) <= self.window:
+            raise DataError(
+                f"texts has {len(ids)} tokens in a part; expected more than window={self.window}. Give more texts, "
+                "fewer folds or a shorter window."
+            )
+        cuts = []
+        for begin in {0, self.window // 2}:
+            whole = torch.cat([ids[begin:], ids[: begin + 1]])
+            # Nothing is left out at the end: a line that no model reads could not be found.
+            cuts.append(WindowDataset(torch.cat([whole, ids[: (1 - len(whole)) % self.window]]), self.window))
+        return ConcatDataset(cuts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -125,7 +126,7 @@ class GateKeeper:
         for monitor in watched:
             known = monitor.prior.source is None
             ceilings |= {
-                f"{monitor.name}/{canary.id}": monitor.trees.trees[canary.format].bits if known else None
+                f"{monitor.name}/{canary.id}": math.log2(canary.format.size) if known else None
                 for canary in inserted(monitor.trees.canaries)
             }
         self.check_limit(list(ceilings.values()), around)

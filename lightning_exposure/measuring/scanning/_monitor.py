@@ -22,6 +22,7 @@ from lightning_exposure.measuring.scanning._engine import scan_model
 from lightning_exposure.measuring.scanning._settings import ScanSettings
 from lightning_exposure.measuring.schedule import Schedule
 from lightning_exposure.measuring.surroundings import Moment, Surroundings
+from lightning_exposure.measuring.tracebacks import without_locals
 from lightning_exposure.measuring.trees import ModelOf, check_pick
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.scan import Scan
@@ -93,6 +94,7 @@ class ScanMonitor:
         self._scanned_at = -1
         self._restored = False
 
+    @without_locals
     def begin(
         self,
         module: nn.Module,
@@ -138,6 +140,7 @@ class ScanMonitor:
             if reference is not None:
                 self._try(reference, warn=self._reference == "before_training")
 
+    @without_locals
     def after_epoch(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Scan if the end of an epoch makes it due; the end of training is left to `finish`.
 
@@ -148,6 +151,7 @@ class ScanMonitor:
             return None
         return self._scan(module, around, moment)
 
+    @without_locals
     def finish(self, module: nn.Module, around: Surroundings, moment: Moment) -> dict[str, float] | None:
         """Scan the weights that training ended with, unless that was done.
 

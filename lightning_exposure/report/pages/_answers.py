@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from lightning_exposure.report._chance import expected_luckiest_bits, luckiest_bits, of_a_group
 from lightning_exposure.report._summary import listed
-from lightning_exposure.report.chance import expected_luckiest_bits, luckiest_bits, of_a_group
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.verdicts import Answer, Verdict
 from lightning_exposure.secrets import Canary

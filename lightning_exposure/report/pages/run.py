@@ -9,11 +9,11 @@ from typing import Any
 
 from lightning_exposure._files import write_whole
 from lightning_exposure.report import amounts
-from lightning_exposure.report.advice import advice
+from lightning_exposure.report._advice import advice
 from lightning_exposure.report.figures import paper as plots
 from lightning_exposure.report.pages import _answers as answers
+from lightning_exposure.report.pages import _card as card
 from lightning_exposure.report.pages import _contents as contents
-from lightning_exposure.report.pages import card
 from lightning_exposure.report.pages._template import Picture, in_all_sizes, page_path, render_page
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.recording import is_first_process, run_record

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from lightning_exposure._checks import SAFE_NAME, flag, instance, number, refusal, slug, whole_number
 from lightning_exposure.secrets.formats.format import SecretFormat
 from lightning_exposure.secrets.masking import Mask
 
 
-@dataclass(frozen=True)
 class Canary:
     """A secret to insert `repetitions` times; 0 makes it a control that is never inserted.
+
+    It is immutable and hashable. Not a dataclass: loggers take those apart, down to their texts.
 
     Attributes:
         id: A name for reports, of ``a-z 0-9 . _ -``, unique within a `CanarySet`.
@@ -31,21 +32,50 @@ class Canary:
     text: str
     format: SecretFormat
     repetitions: int
-    held_out: bool = False
-    holdout: float = 0.0
+    held_out: bool
+    holdout: float
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        id: str,
+        text: str,
+        format: SecretFormat,
+        repetitions: int,
+        held_out: bool = False,
+        holdout: float = 0.0,
+    ) -> None:
         """Check the fields, in an order that reports the simplest problem first."""
-        if not isinstance(self.id, str) or not SAFE_NAME.fullmatch(self.id):
-            raise refusal(
-                "id", self.id, "a string of the characters a-z 0-9 . _ -", f"For example {slug(str(self.id))!r}."
-            )
+        if not isinstance(id, str) or not SAFE_NAME.fullmatch(id):
+            raise refusal("id", id, "a string of the characters a-z 0-9 . _ -", f"For example {slug(str(id))!r}.")
         remedy = "Make one, for example SecretFormat('my pin is ####')."
-        instance("format", self.format, SecretFormat, "a SecretFormat", remedy)
-        object.__setattr__(self, "repetitions", whole_number("repetitions", self.repetitions, at_least=0))
-        flag("held_out", self.held_out)
-        object.__setattr__(self, "holdout", check_holdout(self.holdout))
-        self.format.index(self.text)  # a SecretError says which character does not fit
+        instance("format", format, SecretFormat, "a SecretFormat", remedy)
+        repetitions = whole_number("repetitions", repetitions, at_least=0)
+        flag("held_out", held_out)
+        holdout = check_holdout(holdout)
+        format.index(text)  # a SecretError says what does not fit
+        self.__dict__.update(
+            id=id, text=text, format=format, repetitions=repetitions, held_out=held_out, holdout=holdout
+        )
+
+    def replace(self, **changes: Any) -> Canary:
+        """The same canary with other fields.
+
+        >>> Canary("door", "pin 0451", SecretFormat("pin ####"), 8).replace(repetitions=1).repetitions
+        1
+        """
+        return type(self)(**{**self.__dict__, **changes})
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        """Refuse: a canary is immutable."""
+        raise AttributeError(f"{attribute}: a Canary cannot be changed; make a new one.")
+
+    def __eq__(self, other: object) -> bool:
+        """Canaries are equal if all their fields are."""
+        return self.__dict__ == other.__dict__ if isinstance(other, Canary) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Equal canaries have equal hashes."""
+        return hash(tuple(self.__dict__.values()))
 
     def __repr__(self) -> str:
         """Without the blanks of the text: what is printed may be recorded by a logger."""

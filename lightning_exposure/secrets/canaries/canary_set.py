@@ -6,7 +6,6 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, overload
 
 from lightning_exposure._checks import OutOfRangeError, UnknownIdError, instance, refusal, whole_number
@@ -44,8 +43,9 @@ class CanarySet(Sequence[Canary]):
             duplicate = first_duplicate([getattr(canary, key) for canary in collected])
             if duplicate is not None:
                 first, second = duplicate
+                given = repr(collected[second].id) if key == "id" else "a secret"  # which is not quoted
                 raise ArgumentError(
-                    f"canaries[{second}].{key} is {getattr(collected[second], key)!r}, as canaries[{first}].{key} is; "
+                    f"canaries[{second}].{key} is {given}, as canaries[{first}].{key} is; "
                     f"expected a different {key} for every canary. Change one of them."
                 )
         self.__dict__.update(_canaries=collected, _by_id={canary.id: canary for canary in collected})
@@ -97,7 +97,7 @@ class CanarySet(Sequence[Canary]):
             return cls(canaries)
         # The coins come from a stream of their own, begun after the last secret was drawn.
         coins = random.Random(generator.getrandbits(128))
-        return cls(replace(canary, held_out=coins.random() < holdout, holdout=holdout) for canary in canaries)
+        return cls(canary.replace(held_out=coins.random() < holdout, holdout=holdout) for canary in canaries)
 
     def __setattr__(self, attribute: str, value: object) -> None:
         """Refuse: a canary set is immutable."""

@@ -8,13 +8,13 @@ characters fill which blank.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from lightning_exposure.errors import SecretError
 from lightning_exposure.secrets.formats._checksum import luhn_term
-from lightning_exposure.secrets.formats.pattern import DIGITS, LETTERS, Slot
+from lightning_exposure.secrets.formats.pattern import Slot
 
 
 class State(NamedTuple):
@@ -106,66 +106,22 @@ class Reader:
         residue = (residue + luhn_term(int(character), digits_after)) % 10
         return None if digits_after == 0 and residue else residue
 
-    def is_check_digit(self, slot: int) -> bool:
-        """Whether the slot holds the digit that the checksum determines."""
-        return self._digits_after.get(slot) == 0
-
     def slots_of(self, text: str) -> list[int]:
         """Return for every character of `text` the slot it belongs to; SecretError if the text does not fit.
 
         Only meaningful for slots that are not ambiguous: then no state is ever reached in two ways.
         """
         came_from: list[dict[State, State]] = [{self.start: self.start}]
-        for position, character in enumerate(text):
+        for character in text:
             reached = {after: before for before in came_from[-1] for after in self.steps(before).get(character, ())}
             if not reached:
-                raise SecretError(f"text is {text!r}: {self._misfit(text, position, came_from[-1])}")
+                raise SecretError("text does not fit")
             came_from.append(reached)
         state = next((state for state in came_from[-1] if self.accepts(state)), None)
         if state is None:
-            raise SecretError(
-                f"text is {text!r}: it ends too early, after {len(text)} characters, "
-                f"where {self._expected(came_from[-1])} was expected"
-            )
+            raise SecretError("text does not fit")
         slots = []
         for layer in reversed(came_from[1:]):
             slots.append(state.slot)
             state = layer[state]
         return slots[::-1]
-
-    def _misfit(self, text: str, position: int, states: Iterable[State]) -> str:
-        states = list(states)
-        if not any(self.steps(state) for state in states):
-            return f"it goes on too long: the secret is complete before position {position} ({text[position]!r})"
-        expected = self._expected(states)
-        if any(self.accepts(state) for state in states):
-            expected += " or the end of the text"
-        return f"position {position} is {text[position]!r}, where {expected} was expected"
-
-    def _expected(self, states: Iterable[State]) -> str:
-        steps = [(character, after) for state in states for character, after in self.steps(state).items()]
-        characters = {character for character, _ in steps}
-        if len(characters) == 1 and all(self.is_check_digit(state.slot) for _, after in steps for state in after):
-            return f"the check digit {characters.pop()!r}"
-        return describe_characters(characters)
-
-
-def describe_characters(characters: Iterable[str], *, limit: int = 12) -> str:
-    """Say what a set of characters is, in few words.
-
-    >>> describe_characters("0123456789-")
-    "a digit (0-9), or '-'"
-    """
-    rest = set(characters)
-    parts = []
-    for name, group in (("a digit (0-9)", DIGITS), ("a lower-case letter (a-z)", LETTERS)):
-        if rest.issuperset(group):
-            parts.append(name)
-            rest.difference_update(group)
-    shown = sorted(rest)
-    parts += [repr(character) for character in shown[:limit]]
-    if len(shown) > limit:
-        parts.append(f"one of {len(shown) - limit} more characters")
-    if len(parts) > 1:
-        parts[-1] = f"or {parts[-1]}"
-    return ", ".join(parts)

@@ -9,10 +9,10 @@ from typing import Any
 from lightning_exposure._checks import refusal, slug
 from lightning_exposure.errors import FormatError, SecretError
 from lightning_exposure.secrets.formats._counting import Counting
-from lightning_exposure.secrets.formats._reading import describe_characters
 from lightning_exposure.secrets.formats._regular import acceptor_of
 from lightning_exposure.secrets.formats.acceptor import Acceptor
 from lightning_exposure.secrets.formats.format import SecretFormat, check_name
+from lightning_exposure.secrets.formats.misfits import misfit
 
 
 class RegexFormat(SecretFormat):
@@ -87,21 +87,8 @@ class RegexFormat(SecretFormat):
         """Refuse a text that is no secret of the format."""
         if not isinstance(text, str):
             raise refusal("text", text, "a string", self._remedy, error=SecretError, with_type=True)
-        acceptor, state = self.acceptor(), 0
-        for position, character in enumerate(text):
-            edges = acceptor.edges(state)
-            if not edges:
-                problem = f"it goes on too long: the secret is complete before position {position} ({character!r})"
-                raise SecretError(f"text is {text!r}: {problem}. {self._remedy}")
-            if character not in edges:
-                expected = describe_characters(edges) + (" or the end" if acceptor.accepting(state) else "")
-                problem = f"position {position} is {character!r}, where {expected} was expected"
-                raise SecretError(f"text is {text!r}: {problem}. {self._remedy}")
-            state = edges[character]
-        if not acceptor.accepting(state):
-            expected = describe_characters(acceptor.edges(state))
-            problem = f"it ends too early, after {len(text)} characters, where {expected} was expected"
-            raise SecretError(f"text is {text!r}: {problem}. {self._remedy}")
+        if not self.fits(text):
+            raise SecretError(f"text does not fit: {misfit(self.acceptor(), text)}. {self._remedy}")
 
     @property
     def _remedy(self) -> str:

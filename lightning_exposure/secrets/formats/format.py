@@ -18,6 +18,7 @@ from lightning_exposure.secrets.formats._reading import Reader
 from lightning_exposure.secrets.formats.acceptor import Acceptor, build_acceptor
 from lightning_exposure.secrets.formats.drawing import Seed, distinct_integers, generator_from
 from lightning_exposure.secrets.formats.graph import accepts
+from lightning_exposure.secrets.formats.misfits import misfit
 from lightning_exposure.secrets.formats.pattern import RESERVED_NAMES, Slot, check_words, parse
 
 _SHOWN_WORDS = 6
@@ -246,7 +247,7 @@ class SecretFormat(metaclass=_WithNamedFormats):
         >>> SecretFormat("##").index("4x")
         Traceback (most recent call last):
         ...
-        lightning_exposure.errors.SecretError: text is '4x': position 1 is 'x', where a digit (0-9) was expected. ...
+        lightning_exposure.errors.SecretError: text does not fit: position 1 is a lower-case letter, where a digit ...
         """
         return self._numbering.number_of(self.fillings(text))
 
@@ -265,8 +266,9 @@ class SecretFormat(metaclass=_WithNamedFormats):
             raise refusal("text", text, "a string", remedy, error=SecretError, with_type=True)
         try:
             owners = self._reader.slots_of(text)
-        except SecretError as error:
-            raise SecretError(f"{error}. Give a text of the format {self.pattern!r}.") from None
+        except SecretError:
+            problem = misfit(self.acceptor(), text)
+            raise SecretError(f"text does not fit: {problem}. Give a text of the format {self.pattern!r}.") from None
         return _gather(text, owners, self._numbering.blanks)
 
     def alternatives(self, text: str) -> list[frozenset[str]]:

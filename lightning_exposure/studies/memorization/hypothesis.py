@@ -88,7 +88,7 @@ STUDIES.register("hypothesis")(
                     "data": {"window": 64, "batch_size": 4, "whole_canaries": True},
                 },
                 product(insertions=[1, 0]),
-                seeds=60,
+                seeds=40,
                 cost="2 min of one core",
             ),
             "paper": Scale(

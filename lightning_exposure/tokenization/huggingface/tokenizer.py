@@ -124,7 +124,7 @@ class HuggingFaceTokenizer:
         """
         if self._chat is not None and self._render(text) != self.before + text + self._behind:
             raise TokenizerError(
-                f"the chat template does not contain the text {text!r} as it is between {self.before!r} and "
+                f"the chat template does not contain the text as it is between {self.before!r} and "
                 f"{self._behind!r}. Check `chat`, or use texts that the template does not change."
             )
         return self.encode_batch([text])[0]
@@ -154,7 +154,7 @@ class HuggingFaceTokenizer:
         kept = [span for span in spans if span.start < end]
         if kept and kept[-1].end > end:
             raise TokenizerError(
-                f"a token reaches from the end of {text!r} into {self._behind!r}, which the chat template puts behind "
+                f"a token reaches from the end of the text into {self._behind!r}, which the chat template puts behind "
                 "it: the secret has no cost of its own. End the pattern with text that is a token for itself."
             )
         return [Span(token, 0, 0) for token in self.lead] + kept

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from lightning_exposure import __version__
-from lightning_exposure.report.advice import advice
+from lightning_exposure.report._advice import advice
 from lightning_exposure.report.amounts import exposure_text, interval_text
 from lightning_exposure.report.pages import _answers as answers
 from lightning_exposure.report.pages._contents import canary_rows

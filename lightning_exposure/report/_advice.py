@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from lightning_exposure.report._chance import share_not_ruled_out
 from lightning_exposure.report._summary import listed
-from lightning_exposure.report.chance import share_not_ruled_out
 from lightning_exposure.report.record import Measurement, RunRecord
 from lightning_exposure.report.verdicts import HOLDS, LEAKS, UNKNOWN, joint_shade, verdict_of
 
