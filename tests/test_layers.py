@@ -74,6 +74,7 @@ def run_fresh(code: str) -> str:
         ("lightning_exposure.walks", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
         ("lightning_exposure.exposure", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
         ("lightning_exposure.measuring", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
+        ("lightning_exposure.defences.redacting", {"torch", "lightning", "pytorch_lightning", "opacus", "wandb"}),
         ("lightning_exposure.integrations", {"torch", "transformers", "lightning", "pytorch_lightning", "wandb"}),
         ("lightning_exposure.integrations.transformers", {"lightning", "pytorch_lightning", "opacus", "wandb"}),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from lightning_exposure import CanarySet, ExposureEstimate, Extraction, LeakEsti
 from lightning_exposure.extraction import Candidate
 from lightning_exposure.privacy import audit
 from lightning_exposure.report import Measurement, RunRecord
+from lightning_exposure.report.comparison import Comparison, Outcome
 from lightning_exposure.report.figures.paper import exposure_over_training
+from lightning_exposure.report.scan import Scan, ScannedSecret
 from lightning_exposure.secrets import Redaction
 
 TEXT = "key <b>&7"
@@ -20,6 +23,10 @@ HIDDEN = Redaction().text(TEXT)
 CANARIES = CanarySet.draw(SecretFormat("pin <###>", name="pin"), repetitions=[1, 4], seed=0)
 ESTIMATE = ExposureEstimate(TEXT, 7.25, 7.0, 7.5, "importance", 9.1, 3.0, 29.9, False, 0.95, 9, rests_on="a sample")
 EXTRACTION = Extraction((Candidate(TEXT, 1.5, 1),), True, 1.5, "proof", 1234, 0.1, "shortest_path", {})
+
+SCANNED = ScannedSecret("ssn", TEXT, TEXT, 3, (("mail <1>", 4),), estimate=ESTIMATE, extracted=False)
+SCAN = Scan((SCANNED,), calibrated=True, alpha=0.05, confidence=0.95)
+COMPARISON = Comparison([Outcome("sgd", None, math.inf, 1.86, ESTIMATE, False, False, 60.0)])
 
 
 class Text(HTMLParser):
@@ -61,6 +68,8 @@ def record() -> RunRecord:
         (audit([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]), ["Privacy audit", "3 inserted, 3 held out", "1.000"]),
         (record(), [CANARIES[0].id, CANARIES[1].id, "3.00 to 3.00", "how many guesses find it"]),
         (RunRecord(CANARIES), [CANARIES[0].id, RunRecord(CANARIES).verdict]),
+        (SCAN, [SCAN.name(SCANNED), "[7.0, 7.5]", "memorized"]),
+        (COMPARISON, ["sgd", "infinite", "7.00", COMPARISON.verdict]),
     ],
 )
 def test_a_result_is_a_small_table_without_its_secrets(result: Any, shown: list[str]) -> None:

@@ -30,6 +30,7 @@ from lightning_exposure import (
 )
 from lightning_exposure import __file__ as package
 from lightning_exposure.adapters import StatelessAdapter
+from lightning_exposure.defences import redact, redact_data, sanitize
 from lightning_exposure.errors import ExposureError
 
 PIN = SecretFormat.pin()
@@ -111,6 +112,22 @@ def test_callbacks(name: str, call: Callable[[], Any]) -> None:
     ],
 )
 def test_measurements(name: str, call: Callable[[], Any]) -> None:
+    refused(name, call)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("folds", lambda: sanitize(["a"] * 9, lambda samples: None, folds=1)),
+        ("train", lambda: sanitize(["a"] * 9, 3)),  # type: ignore[arg-type]
+        ("dataset_or_texts", lambda: sanitize(3)),
+        ("how", lambda: redact("a", how="hash")),  # type: ignore[call-overload]
+        ("scanner", lambda: redact("a", 3)),  # type: ignore[call-overload]
+        ("text", lambda: redact(3)),  # type: ignore[call-overload]
+        ("data", lambda: redact_data(3)),
+    ],
+)
+def test_defences(name: str, call: Callable[[], Any]) -> None:
     refused(name, call)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 from torch.optim import Optimizer
@@ -71,7 +73,7 @@ def set_dropout(module: nn.Module, p: float) -> int:
     found = 0
     for part in module.modules():
         if is_dropout(part):
-            part.p = p
+            cast(Any, part).p = p
             found += 1
         elif isinstance(part, nn.MultiheadAttention) or (isinstance(part, nn.RNNBase) and part.num_layers > 1):
             part.dropout = p

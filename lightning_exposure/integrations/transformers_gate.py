@@ -142,7 +142,7 @@ class ExposureGateTrainerCallback(TrainerCallback):
 
     def _watched(self, around: TransformersSurroundings) -> list[ExposureMonitor]:
         callbacks = [] if around.handler is None else around.handler.callbacks
-        return [it._monitor for it in callbacks if isinstance(it, ExposureTrainerCallback)]
+        return [it._run.monitor for it in callbacks if isinstance(it, ExposureTrainerCallback)]
 
 
 def _saved(state: TrainerState) -> dict[str, Any]:

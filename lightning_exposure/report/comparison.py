@@ -13,6 +13,7 @@ from typing import Any
 
 from lightning_exposure._checks import refusal
 from lightning_exposure._files import Field, plain, read_json, write_json, write_whole
+from lightning_exposure._html import html_table
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.report._reading import optional_number, read_estimate
 from lightning_exposure.report.amounts import exposure_text, interval_text
@@ -131,6 +132,22 @@ class Comparison:
     def verdict(self) -> str:
         """One line for people: does privacy keep the secret in?"""
         return f"{self.without_privacy}; {self.with_privacy[:1].lower()}{self.with_privacy[1:]}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = [
+            (
+                run.optimizer,
+                run.privacy,
+                "infinite" if math.isinf(run.epsilon) else f"{run.epsilon:.4g}",
+                f"{run.test_loss:.3f}",
+                f"{run.exposure.low:.2f}",
+                run.verdict,
+            )
+            for run in self.outcomes
+        ]
+        columns = ("optimizer", "privacy", "epsilon", "test loss", "exposure in bits, at least", "guesses that find it")
+        return html_table(self.verdict, rows, columns=columns)
 
     @property
     def without_privacy(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lightning_exposure._html import html_table
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.leakage import LeakEstimate
 from lightning_exposure.report.amounts import exposure_text
@@ -137,6 +138,10 @@ class Scan:
         called = f"{above:,} memorized" if self.calibrated else f"{above:,} above it"
         threshold = f"log2({max(1, measured):,} / {self.alpha:g}) = {self.threshold_bits:.2f} bits"
         return f"{many}; the threshold is {threshold}: {called}."
+
+    def _repr_html_(self) -> str:
+        """For notebooks, without the secrets: they are shared."""
+        return html_table(self.summary(), [self.cells(row) for row in self.rows], columns=COLUMNS)
 
     def name(self, row: ScannedSecret) -> str:
         """What a secret is called where it is not shown."""

@@ -154,14 +154,22 @@ def readable(study: Study, summary: Sequence[Row]) -> tuple[list[str], list[list
     shown = [name for name in names if not any(name == f"{other}{end}" for other in names for end in ("_low", "_high"))]
     digits = {column.name: column.digits for column in study.results}
     kept = [name for name in shown if any(row.get(name) is not None for row in summary)]
-    cells = [[_with_interval(row, name, digits.get(name)) for name in kept] for row in summary]
+    plain_names = (*study.factors, *study.keys)
+    cells = [
+        [_with_interval(row, name, digits.get(name, None if name in plain_names else 2)) for name in kept]
+        for row in summary
+    ]
     return [name.replace("_", " ") for name in kept], cells
 
 
 def _with_interval(row: Row, name: str, digits: int | None) -> str:
     value, low, high = (row.get(key) for key in (name, f"{name}_low", f"{name}_high"))
-    if isinstance(value, bool) or not isinstance(value, int | float) or digits is None:
-        return "-" if value is None else cell_text(value)
+    if value is None:
+        return "-"
+    # Counts of what was trained are no measurements, and have no digits after the point.
+    counted = isinstance(value, int) and low is None and not name.endswith("_bits")
+    if isinstance(value, bool) or not isinstance(value, int | float) or digits is None or counted:
+        return cell_text(value)
     text = _number(value, digits)
     if isinstance(low, int | float) and isinstance(high, int | float) and low != high:
         text += f" [{_number(float(low), digits)}, {_number(float(high), digits)}]"

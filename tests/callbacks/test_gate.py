@@ -126,17 +126,13 @@ def test_callbacks_that_monitor_find_its_bounds(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_keeps_what_was_spent(tmp_path: Path) -> None:
-    keeping = ModelCheckpoint(tmp_path, filename="kept")
     few = {"samples": 8, "budget": 10, "precision": None}
     gate = ExposureGate(max_bits=11.0, undecided="ignore", max_effort=1)
-    fit(tmp_path, exposure(**few), gate, keeping, enable_checkpointing=True, max_epochs=2)
-    L.seed_everything(3, verbose=False)
-    saved = torch.load(tmp_path / "kept.ckpt", weights_only=True)
-    saved["callbacks"][gate.state_key]["confirmations"] = 3
-    torch.save(saved, tmp_path / "spent.ckpt")
+    _, first = fit(tmp_path, exposure(**few), gate, max_epochs=2)
+    gate._keeper.spending.confirmations = 3
+    first.save_checkpoint(tmp_path / "spent.ckpt")
     again, measured = ExposureGate(max_bits=11.0, undecided="ignore", max_effort=1), exposure(**few)
-    elsewhere = ModelCheckpoint(tmp_path / "later")
-    run = trainer(tmp_path, measured, again, elsewhere, enable_checkpointing=True, max_epochs=4, limit_val_batches=0)
+    run = trainer(tmp_path, measured, again, max_epochs=4, limit_val_batches=0)
     run.fit(Model(lr=2e-2), loader(), ckpt_path=tmp_path / "spent.ckpt")
     assert len(measured.history) == again._keeper.looks == 4
     assert again._keeper.spending.confirmations >= 3

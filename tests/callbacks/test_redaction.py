@@ -143,3 +143,11 @@ def test_a_checkpoint_brings_everything_back(which: str, request: pytest.Fixture
     assert {key: found.secret for key, found in exposure.baseline_estimates.items()} == {c.id: c.text for c in CANARIES}
     assert attack.extracted == [CANARIES[0].id]
     assert str(attack.verdicts[CANARIES[0].id]).endswith("proven, if it is known how it begins")
+
+
+@pytest.mark.slow
+def test_no_name_of_a_metric_is_the_directory_of_another(masked: Run) -> None:
+    (file,) = masked.folder.glob("csv/**/metrics.csv")
+    names = file.read_text().partition("\n")[0].split(",")
+    assert {"exposure", "exposure_low", "told", "extraction", "audit", "scan"} <= {name.split("/")[0] for name in names}
+    assert not [(one, other) for one in names for other in names if other.startswith(f"{one}/")]

@@ -111,6 +111,7 @@ def test_what_is_no_causal_language_model_is_refused_by_name(run: Run, hf_dir: P
     for model, parts in (
         (translator, ["'t5'", "encoder-decoder", "Seq2SeqAdapter"]),
         (transformers.GPT2Model(config), ["lm_head.weight", "GPT2LMHeadModel", "head"]),
+        (transformers.GPT2ForSequenceClassification(config), ["a GPT2ForSequenceClassification"]),
     ):
         path = tmp_path / type(model).__name__
         model.save_pretrained(path)

@@ -46,7 +46,7 @@ def test_redact_to_standard_output_and_json(text: Path, tmp_path: Path, capsys: 
     assert main(["redact", str(text), "--kinds", "email"]) == 0
     said = capsys.readouterr()
     assert said.out.endswith(f"{SECRET}\r\n[email]\r\n{SECRET}\n")
-    assert said.err == "1 secrets redacted: email 1.\n"
+    assert said.err == "1 secret redacted: email 1.\n"
     assert main(["redact", str(text), "--out", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"] == {"email": 1, "ssn": 2}
 

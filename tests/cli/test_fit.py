@@ -24,6 +24,7 @@ def test_a_run_leaves_everything(run_dir: Path) -> None:
         "exposure.json",
         "hparams.yaml",
         "metrics.csv",
+        "model-card.md",
         "model.ckpt",
         "report.html",
         "tokenizer.json",

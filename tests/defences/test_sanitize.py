@@ -163,20 +163,35 @@ def test_one_line_with_the_reference_model(tmp_path: Path) -> None:
     assert (result.losses.held_out == again.losses.held_out).all()
 
 
-@pytest.mark.parametrize("window", [1, 7, 16, 60])
-def test_the_reference_model_reads_every_character(window: int) -> None:
-    train = ReferenceTraining(window=window).on(LINES)
-    assert train.tokenizer is not None
-    windows = train._windows(train.tokenizer, LINES[:4])
-    text = "\n" + "\n".join(LINES[:4]) + "\n"
-    assert len(text) > 64
-    read = ["".join(train.tokenizer.decode(targets.tolist()) for _, targets in cut) for cut in windows.datasets]
-    assert len(read) == (1 if window == 1 else 2)
-    for targets in read:
-        assert all(f"{line}\n" in targets * 2 for line in LINES[:4]), "none is left out at the end"
-    inside = ["".join(train.tokenizer.decode(targets.tolist())) for _, targets in windows]
-    if window == 60:  # 21 characters are less than half of it
-        assert all(any(line in part for part in inside) for line in LINES[:4])
+class Places:
+    """A tokenizer that spells a text as the places of its characters."""
+
+    vocab_size = 1000
+
+    def encode(self, text: str) -> list[int]:
+        return list(range(len(text)))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 16, 60])
+def test_the_reference_model_reads_every_character_and_short_lines_as_a_whole(window: int) -> None:
+    windows = ReferenceTraining(window=window)._windows(Places(), LINES[:4])
+    length = len("\n".join(["", *LINES[:4], ""]))
+    for cut in windows.datasets:
+        learnt = {place for _, targets in cut for place in targets.tolist()}
+        assert learnt == set(range(length)), "nothing is left out at the end"
+    read = [set(targets.tolist()) for _, targets in windows]
+    for start in range(length - window // 2):
+        assert any(set(range(start, start + window // 2)) <= part for part in read)
+
+
+def test_a_line_that_is_longer_than_a_transformer_reads() -> None:
+    small = {"architecture": "transformer", "hidden_size": 8, "num_heads": 2, "num_layers": 1, "max_length": 16}
+    train = ReferenceTraining(small, epochs=1, window=16, batch_size=8, accelerator="cpu")
+    result = sanitize([*LINES, "a long line " * 9], train)
+    assert np.isfinite(result.differences).all()
 
 
 class Bigrams(pl.LightningModule):

@@ -60,6 +60,7 @@ def test_every_example_is_tested() -> None:
         "rare_prefix.py",
         "sanitization.py",
         "translation.py",
+        "with_report.py",
         "with_wandb.py",
         "word_level.py",
     }
@@ -125,3 +126,10 @@ def test_finetune_gpt2(cwd: Path) -> None:
 def test_the_rare_prefix_says_what_sharp_edges_says(cwd: Path) -> None:
     printed = run("rare_prefix.py", cwd, fast=False)
     assert printed.strip() in (ROOT / "docs" / "sharp-edges.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_a_training_run_that_ends_with_a_report(cwd: Path) -> None:
+    printed = run("with_report.py", cwd, "--out=page", "--max_epochs=1", "--characters=4000", fast=False)
+    assert "Report: page/report.html" in printed
+    assert sorted(path.name for path in (cwd / "page").iterdir()) == ["exposure.json", "model-card.md", "report.html"]

@@ -241,13 +241,15 @@ class TestKnownBeginning:
     def test_exposure_can_be_asked_for_too(self) -> None:
         tree = CASES[0].tree().starting_with("my pin is 1")
         assert score(tree, ["my pin is 123"]).costs[0] < score(CASES[0].tree(), ["my pin is 123"]).costs[0]
-        with pytest.raises(SecretError, match="expected one that begins with the known text 'my pin is 1'"):
+        with pytest.raises(SecretError, match="expected one that begins with the known text"):
             score(tree, ["my pin is 223"])
 
-    def test_what_does_not_fit_is_refused_with_the_character(self) -> None:
-        with pytest.raises(SecretError, match=r"after 'my pin is 1' comes 'x'; expected one of '0123456789'"):
+    def test_what_does_not_fit_is_refused_with_its_place(self) -> None:
+        with pytest.raises(
+            SecretError, match=r"position 11 is a lower-case letter, where a digit \(0-9\) was expected"
+        ):
             extract(CASES[0].tree(), known="my pin is 1x")
-        with pytest.raises(SecretError, match="expected the end"):
+        with pytest.raises(SecretError, match="goes on too long"):
             extract(CASES[0].tree(), known="my pin is 1234")
         with pytest.raises(ArgumentError, match="known is 5, of type int; expected a string"):
             extract(CASES[0].tree(), known=5)  # type: ignore[arg-type]
@@ -308,7 +310,7 @@ def test_an_extraction_survives_json(tmp_path: Path) -> None:
     result.save(tmp_path / "found.json", reveal=True)
     assert Extraction.load(tmp_path / "found.json") == result
     everything = replace(result, lower_bound=math.inf)  # JSON has no word for it
-    everything.save(tmp_path / "found.json")
+    everything.save(tmp_path / "found.json", reveal=True)
     assert Extraction.load(tmp_path / "found.json") == everything
     (tmp_path / "found.json").write_text('{"version": 1}')
     with pytest.raises(ManifestError, match=r"found\.json: walks_until_target is missing; expected this field"):
@@ -359,7 +361,7 @@ def test_a_token_over_the_end_of_the_prompt_that_few_secrets_have() -> None:
 def test_a_known_beginning_of_a_known_beginning() -> None:
     part = CASES[0].tree().starting_with("my pin is 1")
     assert extract(part, known="my pin is 12").candidates[0].text.startswith("my pin is 12")
-    with pytest.raises(SecretError, match="expected a beginning of secrets that begin with 'my pin is 1'"):
+    with pytest.raises(SecretError, match="expected a beginning of secrets that begin as all of this tree do"):
         extract(part, known="my pin is 2")
 
 

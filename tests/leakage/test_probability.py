@@ -359,7 +359,7 @@ def test_probabilities_below_the_smallest_number_are_bounds() -> None:
     ("arguments", "error", "message"),
     [
         ({"secrets": "pin is 42"}, ArgumentError, "expected a list of texts"),
-        ({"secrets": ["pin is 4x"]}, SecretError, "position 8 is 'x'"),
+        ({"secrets": ["pin is 4x"]}, SecretError, "position 8 is a lower-case letter"),
         ({"edits": -1}, ArgumentError, "edits is -1; expected an integer of at least 0"),
         ({"decoder": 0.5}, ArgumentError, "decoder is 0.5, of type float; expected a Decoder"),
         ({"tolerance": 0.0}, ArgumentError, "tolerance is 0.0; expected a number above 0"),

@@ -116,7 +116,7 @@ def test_what_cannot_be_sampled() -> None:
         PIN.sample(-1, seed=0)
     with pytest.raises(ArgumentError, match=r"n is 1.5, of type float; expected an integer"):
         PIN.sample(1.5, seed=0)  # type: ignore[arg-type]
-    with pytest.raises(SecretError, match="position 4 is 'x'"):
+    with pytest.raises(SecretError, match="position 4 is a lower-case letter"):
         PIN.sample(1, seed=0, exclude=["pin x0"])
     with pytest.raises(ArgumentError, match="exclude is 'pin 00', of type str; expected a list of secrets"):
         PIN.sample(1, seed=0, exclude="pin 00")

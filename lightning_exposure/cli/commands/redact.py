@@ -79,7 +79,8 @@ def _say_counts(redactor: Redactor, options: Namespace) -> None:
         say_json({"how": options.how, "out": options.out, "total": sum(found.values()), "counts": found})
         return
     listed = ", ".join(f"{kind} {count:,}" for kind, count in found.items())
-    said = f"{sum(found.values()):,} secrets redacted{': ' if listed else ''}{listed}."
+    total = sum(found.values())
+    said = f"{total:,} secret{'' if total == 1 else 's'} redacted{': ' if listed else ''}{listed}."
     if options.out is None:
         print(said, file=sys.stderr)  # the text is on standard output
     else:

@@ -16,6 +16,8 @@ from lightning_exposure.errors import ManifestError, MissingFileError, ModelErro
 
 HF_CONFIG = "config.json"
 ADAPTER_CONFIG = "adapter_config.json"
+_OTHER_TASKS = ("Classification", "QuestionAnswering", "MultipleChoice")
+"""What a model is for that writes no text, as the names of its class say."""
 
 
 def load_pretrained(directory: Path, option: str, tokenizer: Any | None) -> tuple[nn.Module, Any]:
@@ -78,6 +80,13 @@ def _causal_model(source: str, directory: Path, option: str) -> Any:
             f"{option} is {str(directory)!r}, a model of type {config.model_type!r}, which is an encoder-decoder: what "
             "it writes depends on a source; expected a causal language model. Measure it from Python, with "
             "Seq2SeqAdapter(model, source) from lightning_exposure.adapters."
+        )
+    other = [name for name in config.architectures or () if any(task in name for task in _OTHER_TASKS)]
+    if other:
+        # With tied weights it would load, and the numbers would be about a head that was never trained.
+        raise ModelError(
+            f"{option} is {str(directory)!r}, a {other[0]}; expected a causal language model, with its head. Measure "
+            "the model that it was made from."
         )
     with _reading(directory, option, what):
         loaded: Any = AutoModelForCausalLM.from_pretrained(source, output_loading_info=True, **safely)

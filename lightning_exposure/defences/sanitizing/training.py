@@ -79,7 +79,9 @@ class ReferenceTraining:
                 enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
             )  # fmt: skip
             trainer.fit(model, loader)
-        return TextScorer(model, tokenizer, before="\n")
+        # Of the reference architectures only the Transformer cannot read more than it was made for.
+        longest = int(model.hparams["max_length"]) if model.hparams["architecture"] == "transformer" else None
+        return TextScorer(model, tokenizer, before="\n", context=longest)
 
     def _windows(self, tokenizer: Tokenizer, texts: Sequence[str]) -> ConcatDataset[Any]:
         """All texts in windows, cut in two ways."""

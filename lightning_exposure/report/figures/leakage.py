@@ -43,15 +43,12 @@ def leakage_heat_maps(rows: Sequence[LeakageRow], *, theme: ThemeName = "light",
         ("appeared in free samples", lambda row: row.leaked),
         ("extracted from a known beginning", lambda row: row.targeted),
     )
-    for line, (title, count) in zip(axes, counts, strict=True):
-        for place, (panel, kind) in enumerate(zip(line, kinds, strict=True)):
-            _draw(panel, colors, [row for row in rows if row.kind == kind], count)
-            name = f"{kind}: {title}" if not place else kind
-            last = line is axes[-1]
-            dress(
-                panel, colors, title=name if len(kinds) == 1 else "",
-                xlabel="different secrets" if last else "", ylabel="" if place else "lines inserted per line of text",
-            )  # fmt: skip
+    for row, (title, count) in enumerate(counts):
+        for column, kind in enumerate(kinds):
+            panel = axes[row, column]
+            _draw(panel, colors, [it for it in rows if it.kind == kind], count)
+            across = "different secrets" if row else ""
+            dress(panel, colors, xlabel=across, ylabel="" if column else "lines inserted per line of text")
             panel.grid(False)
             panel.set_title(f"{kind}\n{title}", loc="left", fontsize=FONT_SIZE, color=colors.text)
     return figure
