@@ -105,7 +105,7 @@ def collate(examples: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
 
 
 @dataclass
-class Translator:
+class FittedTranslator:
     """A model that has seen canaries, and what is known of its training.
 
     Attributes:
@@ -123,7 +123,7 @@ class Translator:
     test_loss: float
 
 
-def fit_translator(canaries: CanarySet, *, pairs: int, epochs: int, hidden_size: int, seed: int) -> Translator:
+def fit_translator(canaries: CanarySet, *, pairs: int, epochs: int, hidden_size: int, seed: int) -> FittedTranslator:
     """Train on made-up pairs of sentences, with the canaries among them."""
     generator = random.Random(seed)
     corpus, held_out = ([sentence(generator) for _ in range(size)] for size in (pairs, pairs // 10))
@@ -157,7 +157,7 @@ def fit_translator(canaries: CanarySet, *, pairs: int, epochs: int, hidden_size:
     trainer = pl.Trainer(max_epochs=epochs, **TRAINER)
     trainer.fit(model, data)
     losses = [float(trainer.callback_metrics[name]) for name in ("train_loss_epoch", "val_loss")]
-    return Translator(model, languages, sum(data.ledger[0].values()), *losses)
+    return FittedTranslator(model, languages, sum(data.ledger[0].values()), *losses)
 
 
 def with_last_digits_unknown(secret: str) -> TiedFormats:
