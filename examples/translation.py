@@ -19,12 +19,17 @@ import torch
 
 from lightning_exposure import Canary, CanarySet
 from lightning_exposure.exposure import PoorFitWarning
-from lightning_exposure.studies.memorization.translation import SSN, Translator, fit_translator, measure_translator
+from lightning_exposure.studies.memorization.translation import (
+    SSN,
+    FittedTranslator,
+    fit_translator,
+    measure_translator,
+)
 
 INSERTIONS = (0, 1, 2, 4)
 
 
-def train(canaries: CanarySet, options: argparse.Namespace, seed: int) -> Translator:
+def train(canaries: CanarySet, options: argparse.Namespace, seed: int) -> FittedTranslator:
     """A model that has seen the canaries."""
     began = time.perf_counter()
     sizes = {"pairs": options.pairs, "epochs": options.epochs, "hidden_size": options.hidden_size}

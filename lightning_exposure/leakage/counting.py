@@ -95,7 +95,7 @@ class ScannerFinder:
 
 
 @dataclass
-class Tally:
+class SampleTally:
     """How often what appeared, in some samples; those of other samples can be added.
 
     Attributes:
@@ -118,7 +118,7 @@ class Tally:
     new: Counter[tuple[str, str]] = field(default_factory=Counter, repr=False)
     leaky_new: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: SampleTally) -> None:
         """Those of other samples."""
         self.samples += other.samples
         self.tokens += other.tokens
@@ -126,9 +126,9 @@ class Tally:
             getattr(self, name).update(getattr(other, name))
 
 
-def count(finder: Finder, texts: Iterable[Written]) -> Tally:
+def count(finder: Finder, texts: Iterable[Written]) -> SampleTally:
     """What stands in some samples, each looked at alone: what is split over two of them is in neither."""
-    tally = Tally()
+    tally = SampleTally()
     for written in texts:
         found = finder.find(written)
         tally.samples += 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning_exposure._html import html_table
 from lightning_exposure.exposure.intervals import proportion_interval
-from lightning_exposure.leakage.counting import Tally, WantedSecret
+from lightning_exposure.leakage.counting import SampleTally, WantedSecret
 from lightning_exposure.leakage.decoder import Decoder
 
 
@@ -130,7 +130,7 @@ class SampledLeaks:
 
     @classmethod
     def of(
-        cls, tally: Tally, wanted: Sequence[WantedSecret], decoder: Decoder, length: int, confidence: float
+        cls, tally: SampleTally, wanted: Sequence[WantedSecret], decoder: Decoder, length: int, confidence: float
     ) -> SampledLeaks:
         """Numbers with their intervals, from what was counted."""
 

@@ -11,7 +11,7 @@ from torch import nn
 from lightning_exposure._checks import check_confidence, refusal, whole_number
 from lightning_exposure.adapters.protocol import StepModel
 from lightning_exposure.errors import ArgumentError
-from lightning_exposure.leakage.counting import CanaryFinder, Finder, ScannerFinder, Tally, Training, count
+from lightning_exposure.leakage.counting import CanaryFinder, Finder, SampleTally, ScannerFinder, Training, count
 from lightning_exposure.leakage.decoder import Decoder
 from lightning_exposure.leakage.sampled import SampledLeaks
 from lightning_exposure.leakage.writer import TextWriter
@@ -36,7 +36,7 @@ def sample_leaks(
     batch_size: int = 256,
     context: int | None = None,
     confidence: float = 0.95,
-    progress: Callable[[int, int], None] | None = None,
+    on_batch: Callable[[int, int], None] | None = None,
 ) -> SampledLeaks:
     """Write text, and count which secrets of the training data appear in it, per class.
 
@@ -67,7 +67,7 @@ def sample_leaks(
         batch_size: How many samples are written at once.
         context: For a model without a state: how many of the last tokens it is given; None: all.
         confidence: Of each interval.
-        progress: Called after each batch with how many samples are written, and how many there will be.
+        on_batch: Called after each batch with how many samples are written, and how many there will be.
 
     Raises:
         ArgumentError: An argument is out of range; it is named.
@@ -93,19 +93,19 @@ def sample_leaks(
         model, tokenizer, prompt=prompt, decoder=decoder, length=length, seed=_seed(seed), end=end,
         batch_size=batch_size, context=context,
     )  # fmt: skip
-    tally = write_and_count(writer, finder, range(samples), progress)
+    tally = write_and_count(writer, finder, range(samples), on_batch)
     return SampledLeaks.of(tally, finder.wanted, decoder, length, confidence)
 
 
 def write_and_count(
-    writer: TextWriter, finder: Finder, samples: Sequence[int], progress: Callable[[int, int], None] | None = None
-) -> Tally:
+    writer: TextWriter, finder: Finder, samples: Sequence[int], on_batch: Callable[[int, int], None] | None = None
+) -> SampleTally:
     """What stands in the samples with these numbers; what several processes have counted can be added up."""
-    tally = Tally()
+    tally = SampleTally()
     for batch in writer.batches(samples):
         tally.add(count(finder, batch))
-        if progress is not None:
-            progress(tally.samples, len(samples))
+        if on_batch is not None:
+            on_batch(tally.samples, len(samples))
     return tally
 
 

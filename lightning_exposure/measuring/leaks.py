@@ -11,7 +11,7 @@ from torch import nn
 
 from lightning_exposure._checks import check_confidence, metric_name, slug, whole_number
 from lightning_exposure.leakage import Decoder, SampledLeaks, TextWriter
-from lightning_exposure.leakage.counting import Finder, Tally
+from lightning_exposure.leakage.counting import Finder, SampleTally
 from lightning_exposure.leakage.sampling import write_and_count
 from lightning_exposure.measuring._quiet import quiet
 from lightning_exposure.measuring.schedule import Schedule
@@ -152,7 +152,7 @@ class LeakMonitor:
         around.log(metrics, moment.step)
         return metrics
 
-    def _shared_out(self, writer: TextWriter, around: Surroundings, update: Update) -> Tally:
+    def _shared_out(self, writer: TextWriter, around: Surroundings, update: Update) -> SampleTally:
         """Each process writes every n-th sample; a model that is in parts, all processes read with together."""
         assert self._finder is not None
         samples = range(self.settings.samples)
@@ -163,12 +163,12 @@ class LeakMonitor:
         if around.is_sharded:
             return write_and_count(writer, self._finder, samples, progress)
         try:
-            outcome: Tally | Exception = write_and_count(
+            outcome: SampleTally | Exception = write_and_count(
                 writer, self._finder, samples[around.rank :: around.world_size], progress
             )
         except Exception as error:  # the others must not wait for what never comes
             outcome = error
-        together = Tally()
+        together = SampleTally()
         for part in around.gather(outcome):
             if isinstance(part, Exception):
                 raise part

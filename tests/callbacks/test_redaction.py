@@ -25,9 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MADE_UP = [(canary.text, canary.format) for canary in CANARIES]
 KEPT_BY = {
     "wandb": "wandb/**/*",
-    "wandb's own file": "wandb/**/*.wandb",
+    "wandb's own file": "wandb/**/*.wandb",  # offline, the config is in it, too
     "wandb's console": "wandb/**/output.log",
-    "wandb's config": "wandb/**/config.yaml",
     "wandb's tables": "wandb/**/*.table.json",
     "tensorboard": "tensorboard/**/*",
     "mlflow's files": "mlruns/**/*",

@@ -1,12 +1,13 @@
 """Runs pages, and writes down what they print.
 
-python -m tests.docs docs/page.md [--write]
+python -m tests.docs docs/page.md [--write] [--pictures DIRECTORY]
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -31,7 +32,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--pictures", type=Path, help="put the pictures that the page draws in there")
     arguments = parser.parse_args()
+    pictures = arguments.pictures and arguments.pictures.resolve()
     for page in (path.resolve() for path in arguments.pages):
         printed: dict[int, str] = {}
         begin = time.monotonic()
@@ -42,6 +45,10 @@ def main() -> None:
 
         with tempfile.TemporaryDirectory() as folder, untouched(Path(folder)):
             Page(page, Path(folder), keep if arguments.write else None).run()
+            if pictures:
+                pictures.mkdir(parents=True, exist_ok=True)
+                for picture in Path(folder).glob("*.png"):
+                    shutil.copy(picture, pictures)
         if arguments.write:
             page.write_text(written(page.read_text(encoding="utf-8"), printed), encoding="utf-8")
         print(f"{page.name}: {len(blocks_of(page))} blocks in {time.monotonic() - begin:.1f} s")

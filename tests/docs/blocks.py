@@ -14,7 +14,7 @@ _SET_UP = re.compile(r"^set-up\b(?::[^\n]*)?\n(.*)", re.DOTALL)
 _WORDS = {
     "not run": re.compile(r"^not run:\s*(.+)$", re.DOTALL),
     "exit code": re.compile(r"^exit code (\d+)$"),
-    "numbers within": re.compile(r"^numbers within (\d+)%:\s*\S.*$", re.DOTALL),
+    "numbers within": re.compile(r"^numbers within (\d+%(?: or [\d.]+)?):\s*\S.*$", re.DOTALL),
     "smaller": re.compile(r"^smaller: (.+ -> .*)$", re.DOTALL),
     "file": re.compile(r"^file: (\S+)$"),
     "diff": re.compile(r"^diff: (\S+ \S+)$"),

@@ -10,18 +10,20 @@ from collections.abc import Sequence
 _SECONDS = re.compile(r"\b\d[\d,]*(?:\.\d+)?(?= ?(?:s|ms|seconds|minutes)\b)")
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?(?: UTC|Z)?)?")
 _MASKED = re.compile(r"(?<=-)[0-9a-f]{10}\b")
+Allowed = tuple[float, float]
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
-def difference(said: str, printed: str, percent: float = 0.0) -> str | None:
+def difference(said: str, printed: str, percent: float = 0.0, bits: float = 0.0) -> str | None:
     """What differs, or None.
 
     Args:
         said: What the page shows. A line `...` stands for any number of lines.
         printed: What was printed.
         percent: By how much a number may differ, for what was trained: another processor adds up in another order.
+        bits: Or by this much, whatever its size.
     """
-    wanted, found = _lines(said), _lines(printed)
+    wanted, found, allowed = _lines(said), _lines(printed), (percent / 100, bits)
     pieces: list[list[str]] = [[]]
     for line in wanted:
         if line == "...":
@@ -29,13 +31,13 @@ def difference(said: str, printed: str, percent: float = 0.0) -> str | None:
         else:
             pieces[-1].append(line)
     first, *later = pieces
-    if not _equal(first, found[: len(first)], percent) or (not later and len(found) != len(first)):
+    if not _equal(first, found[: len(first)], allowed) or (not later and len(found) != len(first)):
         return _shown(wanted, found)
     at = len(first)
     for number, piece in enumerate(later, 1):
         last = number == len(later)
         starts = [len(found) - len(piece)] if last and piece else range(at, len(found) - len(piece) + 1)
-        at = next((start for start in starts if start >= at and _equal(piece, found[start:], percent)), -1)
+        at = next((start for start in starts if start >= at and _equal(piece, found[start:], allowed)), -1)
         if at < 0:
             return _shown(wanted, found)
         at += len(piece)
@@ -51,24 +53,24 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _equal(wanted: Sequence[str], found: Sequence[str], percent: float) -> bool:
-    return len(found) >= len(wanted) and all(_same(line, other, percent) for line, other in zip(wanted, found))  # noqa: B905
+def _equal(wanted: Sequence[str], found: Sequence[str], allowed: Allowed) -> bool:
+    return len(found) >= len(wanted) and all(_same(line, other, allowed) for line, other in zip(wanted, found))  # noqa: B905
 
 
-def _same(wanted: str, found: str, percent: float) -> bool:
+def _same(wanted: str, found: str, allowed: Allowed) -> bool:
     if wanted == found:
         return True
-    if not percent or _NUMBER.split(wanted) != _NUMBER.split(found):
+    if not any(allowed) or _NUMBER.split(wanted) != _NUMBER.split(found):
         return False
     pairs = zip(_NUMBER.findall(wanted), _NUMBER.findall(found), strict=True)
-    return all(_near(number, other, percent) for number, other in pairs)
+    return all(_near(number, other, allowed) for number, other in pairs)
 
 
-def _near(wanted: str, found: str, percent: float) -> bool:
+def _near(wanted: str, found: str, allowed: Allowed) -> bool:
     one, other = (float(number.replace(",", "")) for number in (wanted, found))
     decimals = len(wanted.partition(".")[2]) if "e" not in wanted else 0
     last_digit = 10.0**-decimals if "." in wanted and "e" not in wanted else 0.0
-    return abs(one - other) <= max(last_digit * 1.01, percent / 100 * max(abs(one), abs(other)))
+    return abs(one - other) <= max(last_digit * 1.01, allowed[1], allowed[0] * max(abs(one), abs(other)))
 
 
 def _shown(wanted: Sequence[str], found: Sequence[str]) -> str:

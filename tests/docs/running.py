@@ -123,7 +123,8 @@ class Page:
         self.printed = None
 
     def _compare(self, block: Block, printed: str) -> None:
-        found = difference(block.code, printed, float(block.said.get("numbers within", 0)))
+        percent, _, bits = block.said.get("numbers within", "0%").partition("% or ")
+        found = difference(block.code, printed, float(percent.rstrip("%")), float(bits or 0))
         if found is not None:
             raise self._error(block, found)
 
@@ -148,7 +149,11 @@ def _in_process(command: re.Match[str], folder: Path) -> tuple[int, str]:
     """Our own command without the seconds that a new process needs to load PyTorch."""
     given = _shell(command["before"], folder)[1] if command["before"] else ""
     out = io.StringIO()
-    with redirect_stdout(out), redirect_stderr(out), patch.object(sys, "stdin", io.StringIO(given)):
+    with (
+        redirect_stdout(out),
+        redirect_stderr(out),
+        patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode()))),
+    ):
         try:
             code = main(shlex.split(command["command"], comments=True)[1:])
         except SystemExit as exit_:  # --help and --version

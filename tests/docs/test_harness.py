@@ -35,6 +35,7 @@ GOOD = {
     "smaller": "<!-- smaller: 10**9 -> 3\nin full -> in small -->\n"
     "```python\nx = 10**9\nprint(x, 'in full')\n```\n\n```text\n3 in small\n```\n",
     "file": "<!-- file: a.py -->\n```python\nx = 1\n```\n\n```bash\ncat a.py\n```\n\n```text\nx = 1\n```\n",
+    "trained": "```python\nprint(0.1)\n```\n<!-- numbers within 10% or 1: trained -->\n```text\n0.9\n```\n",
     "yaml": "```yaml\na: [1]\n```\n",
 }
 

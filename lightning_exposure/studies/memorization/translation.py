@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
@@ -66,7 +66,8 @@ def sentence(generator: random.Random) -> tuple[str, str]:
         for digit in generator.choices("0123456789", k=english.count("#")):
             english, german = english.replace("#", digit, 1), german.replace("#", digit, 1)
         return english, german
-    (who, wer, ending), (does, tut), (what, was), (when, wann) = map(generator.choice, (WHO, DOES, WHAT, WHEN))
+    (who, wer, ending), (does, tut) = generator.choice(WHO), generator.choice(DOES)
+    (what, was), (when, wann) = generator.choice(WHAT), generator.choice(WHEN)
     return f"{who} {does}{'s' if ending == 't' else ''} {what} {when}", f"{wer} {tut}{ending} {wann} {was}"
 
 
@@ -104,7 +105,7 @@ def collate(examples: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
 
 
 @dataclass
-class Translator:
+class FittedTranslator:
     """A model that has seen canaries, and what is known of its training.
 
     Attributes:
@@ -122,13 +123,13 @@ class Translator:
     test_loss: float
 
 
-def fit_translator(canaries: CanarySet, *, pairs: int, epochs: int, hidden_size: int, seed: int) -> Translator:
+def fit_translator(canaries: CanarySet, *, pairs: int, epochs: int, hidden_size: int, seed: int) -> FittedTranslator:
     """Train on made-up pairs of sentences, with the canaries among them."""
     generator = random.Random(seed)
     corpus, held_out = ([sentence(generator) for _ in range(size)] for size in (pairs, pairs // 10))
     languages = Languages.of(corpus + held_out)
     order = torch.Generator().manual_seed(seed)
-    loaders = [
+    loaders: list[DataLoader[Any]] = [
         DataLoader(
             [languages.example(*pair) for pair in part],  # type: ignore[arg-type]
             32,
@@ -156,7 +157,7 @@ def fit_translator(canaries: CanarySet, *, pairs: int, epochs: int, hidden_size:
     trainer = pl.Trainer(max_epochs=epochs, **TRAINER)
     trainer.fit(model, data)
     losses = [float(trainer.callback_metrics[name]) for name in ("train_loss_epoch", "val_loss")]
-    return Translator(model, languages, sum(data.ledger[0].values()), *losses)
+    return FittedTranslator(model, languages, sum(data.ledger[0].values()), *losses)
 
 
 def with_last_digits_unknown(secret: str) -> TiedFormats:
@@ -169,7 +170,7 @@ def measure_translator(
     model: EncoderDecoder, languages: Languages, canaries: CanarySet, samples: int
 ) -> list[dict[str, float]]:
     """Every way to ask how exposed each canary is."""
-    ways = {"encode_source": languages.source, "encode_target": languages.target}
+    ways: dict[str, Any] = {"encode_source": languages.source, "encode_target": languages.target}
     rows: list[dict[str, float]] = [{} for _ in canaries]
     for name, method in (("sampling", "sampling"), ("skew-normal", "skewnormal")):
         found = measure_tied_exposure(model, SSN, canaries.texts, method=method, samples=samples, **ways)

@@ -1,0 +1,115 @@
+"""What does a model say by itself of the secrets it has read? Wang, "Privacy Leakage in LSTM"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lightning_exposure.defences import ReferenceTraining
+from lightning_exposure.leakage.grid import leakage_cell, secret_classes
+from lightning_exposure.studies.figures import line_figure
+from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, product
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def train(cell: Cell) -> list[Row]:
+    """One model on a text with secrets of three classes; it is left to write, and then asked for each of them."""
+    settings = cell.settings
+    training = ReferenceTraining(seed=cell.random_seed, accelerator="cpu", **settings["reference"])
+
+    def fit(text: str) -> tuple[Any, Any]:
+        covering = [line for kind in secret_classes() for line in kind.format.covering()]
+        scorer = training.on([text, *covering])(text.splitlines())
+        return scorer.model, scorer.tokenizer
+
+    rows = leakage_cell(
+        cell.training_text, fit, rate=settings["rate"], cardinality=settings["cardinality"],
+        samples=settings["samples"], length=settings["length"], width=settings["width"], seed=cell.secret_seed,
+    )  # fmt: skip
+    return [
+        {
+            "kind": row.kind,
+            "copies": row.copies,
+            "leaked": row.leaked / row.cardinality,
+            "leaky_samples": row.leaky_samples / row.samples,
+            "targeted": row.targeted / row.cardinality,
+        }
+        for row in rows
+    ]
+
+
+def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
+    """The share of secrets that the targeted attack finds, a line for each class and cardinality."""
+    named = [{**row, "secrets": f"{row['cardinality']} x {row['kind']}"} for row in summary]
+    return line_figure(
+        named, "rate", "targeted", by="secrets", title="Secrets that are found from how they begin",
+        xlabel="lines of secrets for each line of text", ylabel="share of the secrets",
+    )  # fmt: skip
+
+
+def _reference(units: int, layers: int, epochs: int, lr: float, **more: Any) -> dict[str, Any]:
+    model = {"num_layers": layers, "embedding_size": 16, "lr": lr, "hidden_size": units}
+    return {"epochs": epochs, "model": model, **more}
+
+
+STUDIES.register("leakage")(
+    Study(
+        title="What is leaked, by insertion rate, number and class of the secrets",
+        source="Wang, Privacy Leakage in LSTM",
+        claim="Sampled text gives secrets away, the more the oftener they were inserted; knowing how one begins helps.",
+        scales={
+            "tiny": Scale(
+                {
+                    "characters": 3_000,
+                    "samples": 8,
+                    "length": 40,
+                    "width": 5,
+                    "reference": _reference(8, 1, 1, 0.01),
+                },
+                product(rate=[0.1], cardinality=[1, 2]),
+                seeds=1,
+                cost="4 s of one core",
+            ),
+            "cpu": Scale(
+                {
+                    "characters": 25_000,
+                    "samples": 200,
+                    "length": 150,
+                    "width": 20,
+                    "reference": _reference(64, 1, 12, 0.01),
+                },
+                product(rate=[0.01, 0.03, 0.1], cardinality=[1, 4]),
+                seeds=3,
+                cost="5 min of one core",
+            ),
+            "paper": Scale(
+                {
+                    "characters": 5_000_000,
+                    "samples": 10_000,
+                    "length": 200,
+                    "width": 100,
+                    "reference": _reference(512, 3, 50, 0.001, window=50, batch_size=10),
+                },
+                product(rate=[0.001, 0.01, 0.1], cardinality=[1, 10, 100]),
+                seeds=3,
+                cost="days of one GPU; give a text of your own with --text",
+            ),
+        },
+        train=train,
+        keys=("kind",),
+        results=(Column("copies", digits=1), Column("leaked"), Column("leaky_samples", digits=3), Column("targeted")),
+        draw=draw,
+        paper=(
+            PaperTable(
+                "Wang: 3 layers of 512 units, unrolled 50, batches of 10, learning rate 0.001, gradient clip 5",
+                ("varied", "attack"),
+                (
+                    ("insertion rate, number of different secrets", "sample text, count what appears"),
+                    ("class: SSN, card, address", '"SSN 123", "CCN 0000", "Mr.Harry": the rest is asked for'),
+                ),
+            ),
+        ),
+    )
+)
