@@ -42,5 +42,6 @@ def test_what_is_kept(tmp_path: Path, reveal: bool) -> None:
     if not reveal:
         assert not set.union(*found.values())
         return
-    for name in ("trainer_state.json", "output.log", "console"):
-        assert found[name] == {text for text, _ in secrets}
+    assert found["trainer_state.json"] == {text for text, _ in secrets}
+    for name in ("output.log", "console"):  # what the attack found is printed
+        assert found[name] == set(json.loads(facts.read_text()))
