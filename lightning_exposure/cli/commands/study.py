@@ -30,7 +30,7 @@ def make_parser() -> Parser:
         "renews a page of the documentation from its results.",
         epilog=f"For example: {PROGRAM} study capacity --scale tiny --out capacity. The same command again goes on "
         "where it stopped: rows are on disk as soon as they are known. Leaves table.csv (a row for each training), "
-        "summary.csv (means over the seeds, with 95%% intervals) and figure.png.",
+        "summary.csv (means over the seeds, with 95% intervals) and figure.png.",
     )
     parser.add_argument("action", metavar="NAME|list|show|page", help="a study, or what to do")
     parser.add_argument("name", nargs="?", metavar="NAME", help="for show and page: the study")
