@@ -221,6 +221,8 @@ def check_directory(name: str, path: str | os.PathLike[str]) -> None:
     Raises:
         ArgumentError: It is a file, cannot be made, or cannot be written into.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise refusal(name, path, "the path of a directory")
     given = Path(path)
     try:
         given.mkdir(parents=True, exist_ok=True)

@@ -119,7 +119,7 @@ class ExposureGate(Callback):
 
     def add_to_record(self, record: RunRecord) -> None:
         """Note in a record what the gate decided, and when."""
-        record.gate = self._keeper.to_dict()
+        self._keeper.add_to_record(record)
 
     # ---- hooks --------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from typing import Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from lightning_exposure._checks import refusal
+from lightning_exposure._files import check_directory
 from lightning_exposure.exposure import ExposureEstimate, MethodName
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.integrations._trainer import (
@@ -217,10 +218,13 @@ class ExposureTrainerCallback(TrainerCallback):
         """Refuse what cannot work before any training is paid for; and measure what the model already gives.
 
         Raises:
+            ArgumentError: No report can be written into `report`.
             TokenizerError: The tokenizer cannot spell the formats.
             ModelError: No adapter fits the model.
             DataError: The training data hold other canaries, or these as other tokens.
         """
+        if self.report is not None and state.is_world_process_zero:
+            check_directory("report", self.report)
         model, around = kwargs["model"], self._around(args, state, control, kwargs)
         go_first(around.handler, self)
         shared, tokenizer = SharedTrees(), self._tokenizer(kwargs)

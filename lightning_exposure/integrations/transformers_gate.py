@@ -78,7 +78,7 @@ class ExposureGateTrainerCallback(TrainerCallback):
 
     def add_to_record(self, record: RunRecord) -> None:
         """Note in a record what the gate decided, and when."""
-        record.gate = self._keeper.to_dict()
+        self._keeper.add_to_record(record)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from lightning_exposure.report._chance import share_not_ruled_out
-from lightning_exposure.report._summary import listed
+from lightning_exposure.report._summary import found_by_scan, listed
 from lightning_exposure.report.record import Measurement, RunRecord
 from lightning_exposure.report.verdicts import HOLDS, LEAKS, UNKNOWN, joint_shade, verdict_of
 
@@ -39,14 +39,14 @@ def advice(record: RunRecord) -> list[Step]:
         ['Find out', 'Attack the model']
     """
     shade = joint_shade(verdict for canary, verdict in record.judged if canary.copies)
-    steps = _of_the_promise(record)
+    steps = _of_the_promise(record) + _of_the_scan(record)
     if shade == LEAKS:
         steps += _against_leaks(record)
     elif shade == UNKNOWN:
         steps += _to_find_out(record)
     else:
         steps += _to_be_sure(record, proven=shade == HOLDS)
-    return steps + _of_controls(record) + _of_the_scan(record)
+    return steps + _of_controls(record)
 
 
 def _against_leaks(record: RunRecord) -> list[Step]:
@@ -204,9 +204,18 @@ def _of_controls(record: RunRecord) -> list[Step]:
 
 
 def _of_the_scan(record: RunRecord) -> list[Step]:
-    memorized = (record.scan or {}).get("memorized")
-    if not memorized:
+    memorized, extracted = found_by_scan(record.scan)
+    if not memorized and not extracted:
         return []
+    if not memorized:
+        return [
+            Step(
+                "Look at the real secrets that an attack finds",
+                f"An attack on the model comes up with {extracted:,} of the training texts. Whether they were "
+                "memorized, or are what any model would say, only a reference can tell: ScanCallback(reference=...). "
+                "Until then, take them for readable.",
+            )
+        ]
     return [
         Step(
             "Change the secrets that were memorized",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from lightning_exposure.report.verdicts import (
     HOLDS,
@@ -17,6 +18,27 @@ from lightning_exposure.secrets import Canary
 
 _NAMES_SHOWN = 4
 _NOTHING = "Nothing is known: no exposure was measured, and no attack was made"
+
+
+def found_by_scan(scan: Mapping[str, Any] | None) -> tuple[int, int]:
+    """How many real secrets a scan calls memorized, and how many an attack came up with.
+
+    >>> found_by_scan({"memorized": None, "rows": [{"extracted": True}, {"extracted": False}]})
+    (0, 1)
+    """
+    given = scan or {}
+    return int(given.get("memorized") or 0), sum(bool(row.get("extracted")) for row in given.get("rows", ()))
+
+
+def of_the_scan(scan: Mapping[str, Any] | None) -> list[str]:
+    """A clause about the real secrets in the training texts, if the model gives some of them away."""
+    memorized, extracted = found_by_scan(scan)
+    words = "of the training texts"
+    if memorized:
+        return [f"{memorized:,} real {'secret' if memorized == 1 else 'secrets'} {words} memorized"]
+    return (
+        [f"an attack finds {extracted:,} real {'secret' if extracted == 1 else 'secrets'} {words}"] if extracted else []
+    )
 
 
 def summarize(judged: Sequence[tuple[Canary, Verdict]]) -> str:

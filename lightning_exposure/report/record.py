@@ -14,7 +14,7 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate, SkewNormal
 from lightning_exposure.extraction import Extraction
 from lightning_exposure.report._reading import optional_number, read_estimates, read_fit
-from lightning_exposure.report._summary import summarize
+from lightning_exposure.report._summary import of_the_scan, summarize
 from lightning_exposure.report.verdicts import UNKNOWN, Verdict, verdict_of
 from lightning_exposure.secrets import Canary, CanarySet, Redaction
 
@@ -230,7 +230,7 @@ class RunRecord:
 
         Controls, and canaries that are held out, were never inserted: they are not counted but named.
         """
-        return summarize(self.judged)
+        return "; ".join([summarize(self.judged), *of_the_scan(self.scan)])
 
     def _repr_html_(self) -> str:
         """For notebooks."""

@@ -11,6 +11,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from lightning_exposure._checks import slug
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.report.amounts import exposure_text, interval_text
@@ -70,11 +71,21 @@ class ComparedRun:
         return next((loss for loss in known if loss is not None and math.isfinite(loss)), None)
 
     @property
+    def measured(self) -> list[tuple[Canary, ExposureEstimate | None, Verdict]]:
+        """All canaries, also those of further callbacks, whose ids begin with the name of the callback."""
+        found: list[tuple[Canary, ExposureEstimate | None, Verdict]] = []
+        for name, part in {"": self.record, **self.record.others}.items():
+            estimates, verdicts = part.final.estimates if part.final else {}, part.verdicts
+            for canary in part.canaries:
+                named = canary.replace(id=f"{slug(name)}.{canary.id}") if name else canary
+                found.append((named, estimates.get(canary.id), verdicts[canary.id]))
+        return found
+
+    @property
     def exposures(self) -> list[tuple[Canary, ExposureEstimate]]:
         """Of the canaries that were inserted, those that are certain to be most exposed first."""
-        estimates = self.newest.estimates if self.newest is not None else {}
-        inserted = [canary for canary in self.record.canaries if canary.copies and canary.id in estimates]
-        return sorted(((canary, estimates[canary.id]) for canary in inserted), key=lambda pair: -pair[1].low)
+        inserted = [(canary, estimate) for canary, estimate, _ in self.measured if canary.copies and estimate]
+        return sorted(inserted, key=lambda pair: -pair[1].low)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -84,7 +95,7 @@ class ComparedRun:
 
     def verdict(self, canary: Canary) -> Verdict:
         """How many guesses find a canary."""
-        return self.record.verdicts[canary.id]
+        return next(verdict for each, _, verdict in self.measured if each.id == canary.id)
 
 
 @dataclass(frozen=True)
@@ -148,7 +159,7 @@ class SideBySide:
     @property
     def remarks(self) -> str:
         """What should be known about the comparison: are the canaries the same?"""
-        kinds = {tuple(sorted((c.id, c.copies, c.format.pattern) for c in run.record.canaries)) for run in self.runs}
+        kinds = {tuple(sorted((c.id, c.copies, c.format.pattern) for c, _, _ in run.measured)) for run in self.runs}
         return "" if len(kinds) == 1 else "The runs have different canaries, so that exposures compare only roughly."
 
     def rows(self) -> list[list[str]]:
@@ -161,13 +172,13 @@ class SideBySide:
 
     def canary_rows(self) -> list[list[str]]:
         """One row per canary: its copies, and its exposure in each run."""
-        ids = dict.fromkeys(canary.id for run in self.runs for canary in run.record.canaries)
+        ids = dict.fromkeys(canary.id for run in self.runs for canary, _, _ in run.measured)
         found = []
         for key in ids:
-            copies = sorted({c.copies for run in self.runs for c in run.record.canaries if c.id == key})
+            copies = sorted({c.copies for run in self.runs for c, _, _ in run.measured if c.id == key})
             cells = []
             for run in self.runs:
-                estimate = run.newest.estimates.get(key) if run.newest is not None else None
+                estimate = next((found for canary, found, _ in run.measured if canary.id == key), None)
                 cells.append("" if estimate is None else f"{exposure_text(estimate, 1)}, {interval_text(estimate, 1)}")
             found.append([key, " or ".join(map(str, copies)), *cells])
         return found

@@ -37,7 +37,7 @@ class Mask:
     Example:
         >>> mask = Mask(key=b"only for this example")
         >>> mask.text("my ssn is 536-90-4399", SecretFormat.ssn())
-        'my ssn is •••-••-•••• (ssn-f701613ee7)'
+        'my ssn is •••-••-•••• (ssn-be3a564ff2)'
         >>> mask.name("ssn", "536904399") == mask.name("ssn", "536904399") != mask.name("ssn", "536904398")
         True
     """
@@ -51,7 +51,7 @@ class Mask:
 
     def name(self, kind: str, same: str) -> str:
         """What a secret is called: its kind and a keyed hash of `same`, what all spellings of it have in common."""
-        digest = hmac.new(self._key, f"{kind}\0{same}".encode("utf-8", "surrogatepass"), "sha256")
+        digest = hmac.new(self._key, same.encode("utf-8", "surrogatepass"), "sha256")
         return f"{kind}-{digest.hexdigest()[:10]}"
 
     def text(self, text: str, format: SecretFormat) -> str:
@@ -70,7 +70,7 @@ class Mask:
 
         >>> mask = Mask(key=b"only for this example")
         >>> mask.beginning("my pin is 12", SecretFormat.pin()), mask.beginning("my pi", SecretFormat.pin())
-        ('my pin is •••• (pin-4d3ec25bb8)', 'my pi')
+        ('my pin is •••• (pin-12493211a4)', 'my pi')
         """
         if format.prompt.startswith(text):
             return text

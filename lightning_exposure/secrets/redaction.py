@@ -32,7 +32,7 @@ class Redaction:
         >>> made_up = Canary("pin-4x", "my pin is 0451", pin, 4)
         >>> here = Redaction([made_up], mask=Mask(key=b"only for this example"))
         >>> here.text("my pin is 0451", pin), here.text("my pin is 7777", pin)
-        ('my pin is 0451', 'my pin is •••• (pin-65fbad3d6d)')
+        ('my pin is 0451', 'my pin is •••• (pin-9900de7b2f)')
         >>> Redaction([made_up], shared=True).shows("my pin is 0451")
         False
         >>> Redaction([made_up], shared=True, reveal=True).text("my pin is 7777", pin)

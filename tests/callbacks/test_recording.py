@@ -70,8 +70,10 @@ def test_a_record_holds_what_the_callbacks_and_the_data_module_know(tmp_path: Pa
     assert record.settings["exposure"] == exposure.settings
     assert {"torch", "lightning-exposure", "python"} <= set(record.settings["versions"])
     assert not record.others
-    record.save(tmp_path)
+    record.save(tmp_path, reveal=True)
     assert RunRecord.load(tmp_path) == record
+    record.save(tmp_path)
+    assert RunRecord.load(tmp_path) != record, "candidates that are no canary are masked"
 
 
 def test_two_callbacks_on_the_same_canaries_are_both_there(tmp_path: Path) -> None:

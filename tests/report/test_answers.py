@@ -19,7 +19,9 @@ from lightning_exposure.report._chance import expected_luckiest_bits, luckiest_b
 from lightning_exposure.report.pages import _answers as answers
 from lightning_exposure.report.pages import run as html
 from lightning_exposure.report.pages._card import model_card
+from lightning_exposure.report.pages._contents import shade
 from lightning_exposure.report.pages.run import render
+from lightning_exposure.report.verdicts import HOLDS, LEAKS
 from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
 from tests.report.builder import make_estimate, make_extraction, make_record
 
@@ -176,7 +178,7 @@ def test_gate_defences_and_scan_are_on_the_page(monkeypatch: pytest.MonkeyPatch)
     for words in (
         "ssn-16x is at &lt;29.9&gt; bits",
         "kinds ssn, email, replaced 4,120",
-        "4.32 bits, so that luck exceeds it with 0.05",
+        "4.32 bits, which luck exceeds with a probability of at most 0.05",
         "Canaries: against &lt;a prior&gt;",
     ):
         assert words in page
@@ -187,8 +189,6 @@ def test_gate_defences_and_scan_are_on_the_page(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_leak_that_only_a_further_callback_shows_is_in_the_headline() -> None:
     record = with_ranks(10**7)
-    other = with_ranks(1)
-    other.canaries = CanarySet([replace(other.canaries[0], id="other")])
     other = RunRecord(
         CanarySet.draw(SecretFormat.pin(), repetitions=[5], seed=0),
         extractions={"pin": make_extraction([CanarySet.draw(SecretFormat.pin(), repetitions=[5], seed=0)[0].text])},
@@ -273,3 +273,15 @@ def test_on_paper_everything_is_open_and_nothing_is_cut(tmp_path: Path, monkeypa
     assert "617" in text
     for canary in record.canaries:  # the last column of the widest table, perhaps over several lines
         assert canary.text.rpartition(" ")[2] in text
+
+
+def test_real_secrets_that_a_scan_found_decide_with_the_canaries() -> None:
+    """A page is not green while the model gives real secrets away."""
+    record = with_ranks(10**7)
+    record.scan = {"memorized": None, "rows": [{"extracted": True}, {"extracted": False}]}
+    assert record.verdict.endswith("an attack finds 1 real secret of the training texts")
+    assert shade(record) != HOLDS
+    assert advice(record)[0].title == "Look at the real secrets that an attack finds"
+    record.scan = {"memorized": 2, "rows": []}
+    assert record.verdict.endswith("2 real secrets of the training texts memorized")
+    assert shade(record) == LEAKS

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from lightning_exposure.errors import ArgumentError
 from lightning_exposure.report import MissingExtraError, References, RunRecord, write_report
 from lightning_exposure.report.figures.paper import exposure_over_training
 from lightning_exposure.report.pages import run as html
@@ -446,3 +447,15 @@ def test_figures_against_a_prior_have_no_line_for_the_size_of_the_format() -> No
     assert not [line for axes in drawn.axes for line in axes.get_lines() if line.get_label() == "_size"]
     drawn = exposure_over_training(make_record())
     assert [line for axes in drawn.axes for line in axes.get_lines() if line.get_label() == "_size"]
+
+
+def test_a_file_that_is_no_page_is_not_overwritten(tmp_path: Path) -> None:
+    precious = tmp_path / "tokenizer.json"
+    precious.write_text("{}", encoding="utf-8")
+    record = RunRecord(CanarySet.draw(SecretFormat.ssn(), repetitions=[1]))
+    with pytest.raises(ArgumentError, match=r"directory is '.*tokenizer\.json'; expected a directory"):
+        write_report(record, precious)
+    assert precious.read_text(encoding="utf-8") == "{}"
+    assert write_report(record, tmp_path / "run.v2") == tmp_path / "run.v2" / "report.html"
+    with pytest.raises(ArgumentError, match="directory is 1; expected the path of a directory"):
+        write_report(record, 1)  # type: ignore[arg-type]

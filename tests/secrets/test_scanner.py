@@ -233,3 +233,23 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], says: str) -> None
         Scanner(**arguments)
     with pytest.raises(ArgumentError, match="text is bytes; expected a string"):
         Scanner().find(b"536-90-4399")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("region", "text", "number"),
+    [
+        ("GB", "call 020 7123 4567 now", "020 7123 4567"),
+        ("GB", "phone 02071234567", "02071234567"),
+        ("DE", "Tel. 030 12345678", "030 12345678"),
+        ("FR", "au 01 42 68 53 00", "01 42 68 53 00"),
+    ],
+)
+def test_phone_numbers_without_a_country_are_those_of_the_region(region: str, text: str, number: str) -> None:
+    assert [finding.text for finding in Scanner(region=region).find(text)] == [number]
+    assert not Scanner().find(text)
+
+
+def test_a_region_that_is_none_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="region is 'UK'; expected a country in two capital letters"):
+        Scanner(region="UK")
+    assert not Scanner(region="DE").find("am 01.02.2024 um 10.30")

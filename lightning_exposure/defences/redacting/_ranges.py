@@ -141,9 +141,9 @@ def _phone(finding: Finding, region: str) -> Range | None:
         return _of_shape(finding)
     same, before = f"+{parsed.country_code} {national}", digits[: len(digits) - len(national)]
     if parsed.country_code == 1:
-        if national[3:8] == _FICTION:
-            return None
         areas = _areas()
+        if national[3:8] == _FICTION and national[:3] in areas:
+            return None
 
         def fictional(number: int) -> str:
             area, last = divmod(number, 100)

@@ -192,11 +192,13 @@ def redact(
     """A text, or all texts of a corpus, without their secrets.
 
     Pseudonyms keep the format of a secret: its length, separators and letter case, and check digits that are right. The
-    same secret gets the same pseudonym in all texts, however it is spelled, and two secrets never get the same one.
+    same secret gets the same pseudonym in all texts, with or without spaces and dashes in its number, and two secrets
+    never get the same one. Dates and addresses that are written in another way count as others.
     Which it is depends on a key, without which it cannot be undone. They come from ranges that are never issued where
     such exist. Whoever has the key can still tell whose they are: pseudonyms are personal data.
 
-    Redacting twice changes nothing more where pseudonyms are never issued, and with masks; others get new pseudonyms.
+    Redacting twice changes nothing more with masks, nor with pseudonyms of card, social security, account and phone
+    numbers and of mail addresses, which are never issued; others get new pseudonyms.
 
     Args:
         text: A text, or a list of them; for more than fits in memory, use a `Redactor`.

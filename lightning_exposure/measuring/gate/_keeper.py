@@ -27,6 +27,7 @@ from lightning_exposure.measuring.gate._decision import (
 )
 from lightning_exposure.measuring.gate._words import in_words
 from lightning_exposure.measuring.surroundings import Surroundings
+from lightning_exposure.report.record import RunRecord
 from lightning_exposure.secrets import CanarySet
 
 if TYPE_CHECKING:
@@ -36,6 +37,12 @@ GateAction = Literal["stop", "raise", "warn"]
 UndecidedAction = Literal["warn", "stop", "raise", "ignore"]
 
 _ROUNDING = 1e-9
+_SEVERITY = (WITHIN, UNDECIDED, EXCEEDED)
+
+
+def _severity(decided: Mapping[str, Any]) -> int:
+    """How bad an answer is; -1: there is none yet."""
+    return _SEVERITY.index(decided["answer"]) if decided["answer"] in _SEVERITY else -1
 
 
 class GateWarning(UserWarning):
@@ -101,6 +108,8 @@ class GateKeeper:
         self.spending = AlphaSpending(1.0 - self.confidence)
         self.bounds: dict[str, Bounds] = {}
         self._seen: dict[str, list[Any]] = {}
+        self._newest: dict[str, list[Any]] = {}  # by measurement: answer, reason, canary
+        self._ends: dict[str, tuple[float, float]] = {}
         self._metrics: dict[str, float] = {}
         self._controls: list[str] = []
         self._warned: set[str] = set()
@@ -186,7 +195,7 @@ class GateKeeper:
             found = monitor.measure_again(model, around, ids, effort=effort, confidence=1.0 - error, seed=seed)
             return {key: bounds_of(estimate) for key, estimate in found.items()}
 
-        return self.decide(monitor.trees.canaries, newest.estimates, measure, newest.step, around)
+        return self.decide(monitor.trees.canaries, newest.estimates, measure, newest.step, around, name=monitor.name)
 
     def decide(
         self,
@@ -195,6 +204,8 @@ class GateKeeper:
         measure: Any,
         step: int,
         around: Surroundings,
+        *,
+        name: str = "",
     ) -> dict[str, float]:
         """One look at given estimates.
 
@@ -204,6 +215,7 @@ class GateKeeper:
             measure: Measures again, as `take_look` asks for it.
             step: After how many steps.
             around: Where it runs.
+            name: Which measurement it is of: the newest of each counts.
 
         Returns:
             What was logged.
@@ -220,12 +232,18 @@ class GateKeeper:
             )  # fmt: skip
             look, self.spending = around.gather((look, self.spending))[0]  # one process decides for all
             reason = in_words(look, self.max_bits, self.confidence, self.max_effort)
-            self._conclude(look.answer, reason, look.canary, step)
+            self._newest[name] = [look.answer, reason, look.canary]
+            answer, reason, canary = max(self._newest.values(), key=lambda each: _SEVERITY.index(each[0]))
+            self._conclude(answer, reason, canary, step)
+        self._ends[name] = (
+            max(each.low for each in look.bounds.values()),
+            max(each.high for each in look.bounds.values()),
+        )
         self.bounds = look.bounds
         self._note_controls(canaries, estimates, around)
         self._metrics |= {
-            f"{self.name}/low": max(each.low for each in look.bounds.values()),
-            f"{self.name}/high": max(each.high for each in look.bounds.values()),
+            f"{self.name}/low": max(low for low, _ in self._ends.values()),
+            f"{self.name}/high": max(high for _, high in self._ends.values()),
             f"{self.name}/alpha_spent": self.spending.spent,
         }
         return self._log(around, step)
@@ -291,6 +309,12 @@ class GateKeeper:
             "controls_above": list(self._controls),
         }
 
+    def add_to_record(self, record: RunRecord) -> None:
+        """Note what was decided, and when. Of several gates the one with the worst answer is in the record."""
+        mine = self.to_dict()
+        if record.gate is None or _severity(mine) > _severity(record.gate):
+            record.gate = mine
+
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs: what was decided, and what was spent; no text of a secret."""
         return {
@@ -300,6 +324,9 @@ class GateKeeper:
             "looks": self.looks,
             "stopped_at_step": self.stopped_at_step,
             "confirmations": self.spending.confirmations,
+            "newest": {name: list(each) for name, each in self._newest.items()},
+            "ends": {name: list(each) for name, each in self._ends.items()},
+            "limits": [self.max_bits, self.max_epsilon],
             "seen": {name: list(moment) for name, moment in self._seen.items()},
             "metrics": dict(self._metrics),
             "controls": list(self._controls),
@@ -315,6 +342,11 @@ class GateKeeper:
         self._seen = {name: list(moment) for name, moment in state_dict["seen"].items()}
         self._metrics = dict(state_dict["metrics"])
         self._controls = list(state_dict["controls"])
+        self._newest = {name: list(each) for name, each in state_dict["newest"].items()}
+        self._ends = {name: tuple(each) for name, each in state_dict["ends"].items()}
+        if state_dict["limits"] != [self.max_bits, self.max_epsilon]:  # what was decided was about other limits
+            self.answer, self.reason, self.canary, self.stopped_at_step = None, "nothing was measured yet", None, None
+            self._newest = {}
 
     # ---- inside -------------------------------------------------------------------------------------------
 

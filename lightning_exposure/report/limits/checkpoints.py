@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -77,7 +77,8 @@ def best_checkpoint(
         least = min(found, key=lambda each: each.high)
         raise NoCheckpointError(
             f"max_bits is {max_bits:g}, and none of {len(found)} checkpoints is within it; expected at least "
-            f"{least.high:.2f}, which is the smallest upper end (of {least.canary!r} after {least.step:,} steps). "
+            f"{math.ceil(100 * least.high) / 100:.2f}, which is the smallest upper end (of {least.canary!r} after "
+            f"{least.step:,} steps). "
             "Raise the limit, measure more precisely, or train with fewer epochs or with differential privacy."
         )
     return best
@@ -124,8 +125,13 @@ def measured_checkpoints(
         record = RunRecord.load(given)
         where = (given if given.is_dir() else given.parent) if checkpoints is None else Path(checkpoints)
     files = _by_step(where)
-    judged = {each.step: each for each in record.history if _judged(each, record.canaries)}
-    found = [_measured(files[step], judged[step], record.canaries) for step in sorted(files.keys() & judged.keys())]
+    parts = [part for part in (record, *record.others.values()) if any(canary.copies for canary in part.canaries)]
+    by_part = [{each.step: each for each in part.history if _judged(each, part.canaries)} for part in parts]
+    judged = {step: each for step, each in (by_part or [{}])[0].items() if all(step in other for other in by_part)}
+    found = [
+        _highest([_measured(files[step], by[step], part.canaries) for by, part in zip(by_part, parts, strict=True)])
+        for step in sorted(files.keys() & judged.keys())
+    ]
     if not found:
         raise NoCheckpointError(_why_none(where, files, record.history, judged))
     return found
@@ -158,6 +164,11 @@ def _measured(path: Path, measurement: Measurement, canaries: CanarySet) -> Meas
         high=estimates[highest].high,
         canary=highest,
     )
+
+
+def _highest(measured: Sequence[MeasuredCheckpoint]) -> MeasuredCheckpoint:
+    """What several callbacks measured of one checkpoint, together."""
+    return replace(max(measured, key=lambda each: each.high), low=max(each.low for each in measured))
 
 
 def _why_none(

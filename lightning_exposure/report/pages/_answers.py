@@ -285,7 +285,11 @@ def scan_rows(record: RunRecord) -> list[Row]:
     return [
         ("Secrets in the training texts", f"{len(rows) + int(found.get('left_out', 0)):,}"),
         ("Measured", f"{int(found.get('measured', 0)):,}"),
-        ("Threshold", f"{float(found['threshold_bits']):.2f} bits, so that luck exceeds it with {found['alpha']:g}"),
+        (
+            "Threshold",
+            f"{float(found['threshold_bits']):.2f} bits, which luck exceeds with a probability of at most "
+            f"{found['alpha']:g}",
+        ),
         ("Memorized", "not known: there was no reference to compare with" if called is None else f"{called:,}"),
         ("Found by an attack", f"{extracted:,}"),
     ]

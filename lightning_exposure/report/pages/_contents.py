@@ -10,7 +10,7 @@ from typing import Any
 
 from lightning_exposure.exposure import ExposureEstimate
 from lightning_exposure.extraction import Candidate, Extraction
-from lightning_exposure.report._summary import listed
+from lightning_exposure.report._summary import found_by_scan, listed
 from lightning_exposure.report.amounts import exposure_text, gain_text, margin_text, rests_on
 from lightning_exposure.report.record import RunRecord
 from lightning_exposure.report.verdicts import (
@@ -262,8 +262,15 @@ def duration(seconds: float) -> str:
 
 
 def shade(record: RunRecord) -> str:
-    """The colour of the verdict on the inserted secrets: "leaks", "holds", "likely" or "unknown"."""
-    return joint_shade(verdict for canary, verdict in record.judged if canary.copies)
+    """The colour of the verdict: "leaks", "holds", "likely" or "unknown".
+
+    It is that of the inserted secrets, unless a scan found real ones that the model gives away.
+    """
+    of_canaries = joint_shade(verdict for canary, verdict in record.judged if canary.copies)
+    memorized, extracted = found_by_scan(record.scan)
+    if memorized:
+        return LEAKS
+    return UNKNOWN if extracted and of_canaries != LEAKS else of_canaries
 
 
 def meaning(record: RunRecord) -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning_exposure import __version__
+from lightning_exposure._checks import refusal
 from lightning_exposure.report.figures.style import THEMES, ThemeName, require, to_bytes
 
 if TYPE_CHECKING:
@@ -79,11 +80,22 @@ def render_page(template: str, **values: Any) -> str:
 def page_path(path: str | os.PathLike[str]) -> Path:
     """The file to write a page to: the one given, or `report.html` in the directory given.
 
-    >>> page_path("runs/first").name, page_path("mine.html").name
+    Raises:
+        ArgumentError: It is a file that is no page: it would be lost.
+
+    >>> page_path("runs/v1.2").name, page_path("mine.html").name
     ('report.html', 'mine.html')
     """
+    if not isinstance(path, str | os.PathLike):
+        raise refusal("directory", path, "the path of a directory, or of a page that ends in .html")
     given = Path(path)
-    return given / FILE_NAME if given.is_dir() or not given.suffix else given
+    if given.suffix.lower() in (".html", ".htm") and not given.is_dir():
+        return given
+    if given.is_file():
+        raise refusal(
+            "directory", str(given), "a directory, or a page that ends in .html", "A file is not overwritten."
+        )
+    return given / FILE_NAME
 
 
 def _read_template(name: str) -> str:

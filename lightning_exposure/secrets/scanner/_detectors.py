@@ -97,6 +97,9 @@ _AT_HOME = re.compile(r"\b(?:address|lives?|lived|living|resid\w+|home|house|at|
 _PHONE = re.compile(
     r"(?<![\w.+/-])(?:\+\d{1,3}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{1,4}(?:[ .-]?\d{2,4}){1,4}|"
     r"(?:1[-. ])?(?:\(\d{3}\) ?|\d{3}[-. ])\d{3}[-. ]\d{4}|"
+    # Outside of North America: a zero first, and enough digits to be no date.
+    r"(?=(?:[ ./()-]{0,2}\d){9})\(?0\d{1,4}\)?(?:[ ./-]\d{2,8}){1,4}|"
+    r"(?<=: )0\d{8,11}|(?<=phone )0\d{8,11}|(?<=call )0\d{8,11}|(?<=number is )0\d{8,11}|"
     r"(?<=: )\d{10}|(?<=phone )\d{10}|(?<=call )\d{10}|(?<=number is )\d{10})(?![\w-])(?!\.\d)"
 )
 _PASSWORD = re.compile(

@@ -73,6 +73,17 @@ def is_iban(text: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
+def is_region(region: str) -> bool:
+    """Whether numbers of a country are known.
+
+    >>> is_region("GB"), is_region("UK")
+    (True, False)
+    """
+    import phonenumbers
+
+    return region in phonenumbers.SUPPORTED_REGIONS
+
+
 def is_phone(text: str, region: str) -> bool:
     """Whether a text is a phone number that may exist, in some country or without a country in a region."""
     import phonenumbers

@@ -11,6 +11,7 @@ from dataclasses import replace
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.secrets.formats.format import SecretFormat
 from lightning_exposure.secrets.scanner._detectors import LONGEST, Detector, built_in, of_format
+from lightning_exposure.secrets.scanner._validators import is_region
 from lightning_exposure.secrets.scanner.finding import Finding
 
 KINDS = tuple(detector.name for detector in built_in("US"))
@@ -58,8 +59,11 @@ class Scanner:
         unknown = [kind for kind in wanted if kind not in KINDS]
         if unknown or isinstance(kinds, str):
             raise ArgumentError(f"kinds is {kinds!r}; expected a list of {', '.join(KINDS)}.")
-        if not isinstance(region, str) or not re.fullmatch("[A-Z]{2}", region):
-            raise ArgumentError(f"region is {region!r}; expected a country in two capital letters, such as 'US'.")
+        if not isinstance(region, str) or not is_region(region):
+            raise ArgumentError(
+                f"region is {region!r}; expected a country in two capital letters as ISO 3166 has it, such as 'US' or "
+                "'GB'. Without it, numbers without a country code are never found."
+            )
         self.region = region
         # The user's own come first: they know better what it is.
         self._detectors = [*map(of_format, own), *(known for known in built_in(region) if known.name in wanted)]
