@@ -244,7 +244,7 @@ class TestChat:
     def test_a_template_that_changes_the_text_is_refused(self) -> None:
         tokenizer = with_template("{% for m in messages %}{{ m['content'] | trim }}<|end|>{% endfor %}")
         chat = HuggingFaceTokenizer(tokenizer, chat=conversation)
-        with pytest.raises(TokenizerError, match="does not contain the text ' 1 ' as it is"):
+        with pytest.raises(TokenizerError, match="does not contain the text as it is between"):
             chat.encode(" 1 ")
 
     def test_a_template_that_depends_on_the_text_is_refused(self) -> None:
@@ -263,12 +263,16 @@ class TestChat:
 class TestRefusedByName:
     def test_a_normalizer_that_changes_what_stands_in_the_blanks(self) -> None:
         format = SecretFormat("call {who} now", who=["Ana", "Bob"])
-        with pytest.raises(TokenizerError, match=r"spells 'call Ana now' as 'call ana now'.*changes\s+the text \(case"):
+        with pytest.raises(
+            TokenizerError, match=r"does not fit the format 'call \{who\} now'.*changes\s+the text \(case"
+        ):
             Spelling(format, KINDS["WordPiece"]())
 
     @pytest.mark.parametrize("kind", ["Unigram", "WordPiece"])
     def test_characters_that_the_vocabulary_lacks(self, kind: str) -> None:
-        with pytest.raises(TokenizerError, match=r"spells 'pay €5' as 'pay .*UNK.*an <unk>\?|spells .*<unk>5'"):
+        with pytest.raises(
+            TokenizerError, match=r"spells a secret as other text .* lacks characters of the format \(an <unk>\?"
+        ):
             Spelling(SecretFormat("pay {x}", x=["€5", "€6"]), KINDS[kind]())
 
     def test_a_text_of_which_no_token_is_left(self) -> None:

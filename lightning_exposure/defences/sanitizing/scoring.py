@@ -42,7 +42,7 @@ class TextScorer:
         >>> from lightning_exposure import CharTokenizer
         >>> letters = CharTokenizer.from_text("\nabc")
         >>> uniform = nn.Embedding(4, 4, _weight=torch.zeros(4, 4))
-        >>> TextScorer(uniform, letters, before="\n")(["ab", "", "abc"]).tolist()
+        >>> TextScorer(uniform, letters, before="\n")(["ab", "", "abc"]).round(4).tolist()
         [4.0, 0.0, 6.0]
     """
 

@@ -36,7 +36,7 @@ def width_for(parameters: int, symbols: int, model: Mapping[str, Any]) -> int:
     """The number of units, a multiple of the heads, with which a model comes closest to a number of parameters.
 
     >>> width_for(25_000, 60, {"architecture": "lstm", "num_layers": 1, "embedding_size": 16})
-    64
+    63
     """
     step = model.get("num_heads", 4) if model["architecture"] == "transformer" else 1
 
