@@ -103,26 +103,6 @@ def test_every_reference_model_is_clipped_as_in_a_loop(make: Callable[[], nn.Mod
     assert_clips_like_a_loop(made(make), tokens())
 
 
-def test_gpt2_is_clipped_as_in_a_loop_with_its_tied_weights() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.GPT2Config(
-        vocab_size=ROWS, n_positions=8, n_embd=8, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
-    )
-    model = made(lambda: transformers.GPT2LMHeadModel(config)).train()
-    assert model.lm_head.weight is model.transformer.wte.weight
-
-    def loss(module: Any, ids: Tensor) -> Tensor:
-        positions = torch.arange(TIME).repeat(len(ids), 1)
-        logits = module(ids, position_ids=positions, use_cache=False).logits
-        return functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-
-    assert_clips_like_a_loop(model, tokens(), loss)
-    with Clipping(model, max_grad_norm=1.0) as clipping:
-        clipping.begin(BATCH)
-        with pytest.raises(ModelError, match=r"'transformer.wpe' \(Embedding\).*\(1, 6\).*Look up indices of shape"):
-            model(tokens())
-
-
 # --- ways to use them -----------------------------------------------------------------------------------------------
 
 

@@ -113,10 +113,14 @@ def test_windows_that_cancel(make: Callable[[], nn.Module]) -> None:
     assert added <= STATED * NORM
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
-def test_the_steps_of_recurrent_layers_that_cancel(kind: type[Any]) -> None:
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"proj_size": 2}], ids=["", "both", "projected"])
+def test_the_steps_of_recurrent_layers_that_cancel(kind: type[Any], options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model = kind(4, 3, batch_first=True)
+    if "proj_size" in options and kind is not nn.LSTM:
+        options = {"num_layers": 2}
+    model = kind(4, 3, batch_first=True, **options)
     inputs = torch.full((1, 6, 4), 1e6)
     inputs[0, :, 1] = torch.linspace(0, 1e3, 6)
     with torch.no_grad():
@@ -124,6 +128,27 @@ def test_the_steps_of_recurrent_layers_that_cancel(kind: type[Any]) -> None:
             parameter *= 1e-6
     signs = (-1.0) ** torch.arange(6)[None, :, None]
     added, _ = contribution(model, inputs, lambda m, x: (m(x)[0] * signs).sum())
+    assert 0 < added <= STATED * NORM
+
+
+@pytest.mark.parametrize("options", [{}, {"add_bias_kv": True}, {"kdim": 3, "vdim": 3}], ids=["one", "bias", "three"])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_the_steps_of_attention_that_cancel(options: dict[str, Any], need_weights: bool) -> None:
+    torch.manual_seed(0)
+    model = nn.MultiheadAttention(4, 2, batch_first=True, **options)
+    inputs = torch.full((1, 6, 4), 1e6)
+    inputs[0, :, 1] = torch.linspace(0, 1e3, 6)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 1e-6
+    signs = (-1.0) ** torch.arange(6)[None, :, None]
+
+    def loss(attention: Any, x: Tensor) -> Tensor:
+        read = x[..., : attention.kdim]
+        total: Tensor = (attention(x, read, read, need_weights=need_weights)[0] * signs).sum() * 1e12
+        return total
+
+    added, _ = contribution(model, inputs, loss)
     assert 0 < added <= STATED * NORM
 
 

@@ -18,6 +18,8 @@ from lightning_exposure.privacy.clipping.clipping import Clipping
 from tests.privacy.models import BATCH, SIZE, Scale, made, vectors
 from tests.privacy.per_example import assert_clips_like_a_loop, in_one_pass, mean_of_squares, one_by_one
 
+RECURRENT = [nn.LSTM, nn.GRU, nn.RNN]
+
 
 def layers() -> Any:
     return nn.Sequential(nn.Linear(SIZE, 5), nn.Tanh(), nn.Linear(5, 3))
@@ -62,7 +64,7 @@ def test_hooks_change_what_they_change_without_privacy(change: Callable[[Any], A
     assert_clips_like_a_loop(changed(change), vectors())
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_hooks_of_recurrent_layers(kind: type[Any]) -> None:
     def twice(layer: nn.Module, inputs: Any, outputs: Any) -> Any:
         return 2 * outputs[0], outputs[1]
@@ -119,7 +121,7 @@ def asks_by_backward(module: Any, inputs: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("loss", [fgsm, fgsm_and_clean, asks_by_backward])
-@pytest.mark.parametrize("make", [layers, recurrent(nn.LSTM), recurrent(nn.GRU)], ids=["layers", "LSTM", "GRU"])
+@pytest.mark.parametrize("make", [layers, *map(recurrent, RECURRENT)], ids=["layers", "LSTM", "GRU", "RNN"])
 def test_asking_for_gradients_of_inputs_is_not_training(make: Any, loss: Any) -> None:
     assert_clips_like_a_loop(made(make), vectors(), loss)
 
@@ -263,7 +265,7 @@ def penalty(module: Any, inputs: Tensor) -> Tensor:
     return loss + gradient.square().sum()
 
 
-@pytest.mark.parametrize("make", [layers, recurrent(nn.LSTM), recurrent(nn.GRU)], ids=["layers", "LSTM", "GRU"])
+@pytest.mark.parametrize("make", [layers, *map(recurrent, RECURRENT)], ids=["layers", "LSTM", "GRU", "RNN"])
 def test_gradients_of_gradients_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(ModelError, match=r"'.*' \(\w+\): a backward pass with create_graph=True went through it"):
         in_one_pass(made(make), vectors(), 1.0, penalty)

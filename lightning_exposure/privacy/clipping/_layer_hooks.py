@@ -18,10 +18,10 @@ from torch.nn.utils.rnn import PackedSequence
 from lightning_exposure._torch import as_no_view, is_view, writes_to
 from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy.clipping._backward_passes import HeldBack, Tap, refuse_twice
-from lightning_exposure.privacy.clipping._layers import batch_dimension, raised, rule_for
+from lightning_exposure.privacy.clipping._layers import raised, rule_for
 from lightning_exposure.privacy.clipping.gradients import Gradient, Products, Whole
-from lightning_exposure.privacy.clipping.recurrent_layers import layer_weights, run_layers
-from lightning_exposure.privacy.clipping.support import hooked
+from lightning_exposure.privacy.clipping.recurrent_layers import Recurrent, layer_weights, run_layers
+from lightning_exposure.privacy.clipping.support import hooked, own_parameters
 
 
 class Batch(Protocol):
@@ -35,6 +35,10 @@ class Batch(Protocol):
     def listening(self) -> bool:
         """Whether a forward pass now is one of the training."""
 
+    @property
+    def remedy(self) -> str:
+        """What to do about a layer that is given something else than the examples; nothing, if the layer knows."""
+
 
 class Listener(ABC):
     """Listens to one layer. Subclasses say what is recorded.
@@ -47,12 +51,14 @@ class Listener(ABC):
         name: Of the layer in its module.
         layer: What to listen to.
         batch: Says whether to listen.
+        dimension: In which dimension of what the layer reads and returns the examples are.
     """
 
-    def __init__(self, name: str, layer: nn.Module, batch: Batch) -> None:
+    def __init__(self, name: str, layer: nn.Module, batch: Batch, dimension: int = 0) -> None:
         self.name = name
         self.layer = layer
         self._batch = batch
+        self._dimension = dimension
         self._own: Callable[..., Any] | None = vars(layer).get("forward")
         self._kind = type(layer)
         self._parameters = own_parameters(layer)
@@ -109,9 +115,10 @@ class Listener(ABC):
             raise ModelError(f"{self.who}: {problem}")
 
     def _forward(self, *inputs: Any, **options: Any) -> Any:
-        if not self._batch.listening:
+        paused = [value for value in own_parameters(self.layer).values() if value.requires_grad]
+        # Where somebody has frozen it for a while, as toggle_optimizer does, it learns nothing from what it is shown.
+        if not self._batch.listening or not paused:
             return self._native(*inputs, **options)
-        paused = [value for value in self.layer.parameters(recurse=False) if value.requires_grad]
         try:
             for parameter in paused:
                 parameter.requires_grad_(False)
@@ -128,16 +135,38 @@ class Listener(ABC):
         return forward(self.layer, *inputs, **options)
 
     def _check_examples(self, tensor: Tensor, what: str) -> None:
-        examples, dimension = self._batch.examples, batch_dimension(self.layer)
+        examples, dimension = self._batch.examples, self._dimension
         if examples and (tensor.dim() <= dimension or tensor.shape[dimension] != examples):
             raise ModelError(
                 f"{self.who}: its {what} have the shape {tuple(tensor.shape)}, where "
-                f"dimension {dimension} should be the {examples} examples of the batch. {self._remedy(tensor)}"
+                f"dimension {dimension} should be the {examples} examples of the batch. "
+                f"{self._batch.remedy or self._remedy(tensor)}"
             )
 
+    def _tapped(self, outputs: Tensor, read: Tensor | None, what: tuple[Any, ...] = ()) -> Tensor:
+        """The same outputs; what was read to make them and the gradients that come back to them are recorded.
+
+        Args:
+            outputs: No view of another tensor.
+            read: None if there is nothing to remember.
+            what: Stands before both in the record.
+        """
+        inputs = (None, 0) if read is None else (read.detach(), writes_to(read))
+        held = HeldBack(partial(self._arrived, what, *inputs))
+        tap: Callable[..., Tensor] = Tap.apply
+        return tap(outputs, held.leaf(outputs.device), held, self.who)
+
+    def _arrived(self, what: tuple[Any, ...], read: Tensor | None, version: int, grads: Tensor) -> None:
+        # Autograd no longer watches over the inputs, because the parameters' gradients are none of its business.
+        if read is not None and writes_to(read) != version:
+            raise ModelError(
+                f"{self.who}: its inputs were changed in place after it had read "
+                "them. Work on a copy (x = x + y instead of x += y)."
+            )
+        if self._batch.examples:
+            self._records.append((*what, read, grads.detach()))
+
     def _remedy(self, tensor: Tensor) -> str:
-        if isinstance(self.layer, nn.Embedding) and (tensor.dim() == 1 or tensor.shape[0] == 1):
-            return "Look up indices of shape (batch, time), also if all examples have the same: position ids, for one."
         return (
             "Keep the batch as the first dimension: give the layer (batch, time, features) instead of flattening the "
             "steps into the batch or putting time first. For recurrent layers, use batch_first=True."
@@ -147,16 +176,15 @@ class Listener(ABC):
 class LayerListener(Listener):
     """Listens to a layer that takes a tensor and returns one."""
 
-    def __init__(self, name: str, layer: nn.Module, batch: Batch) -> None:
-        super().__init__(name, layer, batch)
+    def __init__(self, name: str, layer: nn.Module, batch: Batch, dimension: int = 0) -> None:
+        super().__init__(name, layer, batch, dimension)
         self._rule = rule_for(layer)
         self._checked = self._rule.names is not None
 
     def gradients(self) -> Iterator[tuple[Tensor | None, Gradient]]:
         """The per-example gradients of the layer's parameters, in parts that add up."""
-        dimension = batch_dimension(self.layer)
         for read, arrived in self._records:
-            inputs, grads = raised(read).movedim(dimension, 0), raised(arrived).movedim(dimension, 0)
+            inputs, grads = (raised(tensor).movedim(self._dimension, 0) for tensor in (read, arrived))
             found = self._found(inputs, grads)
             if not self._checked:
                 self._check_rule(raised(read), raised(arrived), found)
@@ -196,9 +224,7 @@ class LayerListener(Listener):
         (read,) = given
         self._check_examples(read, "inputs")
         self._check_examples(outputs, "outputs")
-        held = HeldBack(partial(self._arrived, read.detach(), writes_to(read)))
-        tap: Callable[..., Tensor] = Tap.apply
-        return tap(self._unshared(outputs, read), held.leaf(outputs.device), held, self.who)
+        return self._tapped(self._unshared(outputs, read), read)
 
     def _unshared(self, outputs: Tensor, read: Tensor) -> Tensor:
         """The outputs as a tensor that is no view of another one.
@@ -210,16 +236,6 @@ class LayerListener(Listener):
             return outputs.clone() if is_view(outputs) or outputs is read or outputs.requires_grad else outputs
         # A linear layer gives its result another shape; nobody else has it, so it need not be copied.
         return as_no_view(outputs) if is_view(outputs) else outputs
-
-    def _arrived(self, read: Tensor, version: int, grads: Tensor) -> None:
-        # Autograd no longer watches over the inputs, because the parameters' gradients are none of its business.
-        if writes_to(read) != version:
-            raise ModelError(
-                f"{self.who}: its inputs were changed in place after it had read "
-                "them. Work on a copy (x = x + y instead of x += y)."
-            )
-        if self._batch.examples:
-            self._records.append((read, grads.detach()))
 
     def _check_rule(self, read: Tensor, grads: Tensor, found: list[tuple[Tensor | None, Gradient]]) -> None:
         """Refuse a layer of a kind that is not known here, if its single gradients do not add up to autograd's."""
@@ -241,53 +257,72 @@ class LayerListener(Listener):
 
 
 class RecurrentListener(Listener):
-    """Runs an LSTM or a GRU by kernels that report what is needed."""
+    """Runs an LSTM, a GRU or an RNN by kernels that report what is needed."""
 
-    layer: nn.LSTM | nn.GRU
+    layer: Recurrent
 
     def gradients(self) -> Iterator[tuple[Tensor | None, Gradient]]:
         """The per-example gradients of the layer's parameters, in parts that add up."""
-        for layer, (inputs, d_inputs, hiddens, d_hiddens) in self._records:
-            left = d_inputs.transpose(0, 1)
+        for place, order, (inputs, d_inputs, hiddens, d_hiddens, *projection) in self._records:
+            left = _examples_first(d_inputs, order)
             # The same object if it is the same: then their Gram matrix is made once.
-            other = left if d_hiddens is d_inputs else d_hiddens.transpose(0, 1)
-            weights = layer_weights(self.layer, layer)
-            yield weights[0], Products(left, inputs.transpose(0, 1))
-            yield weights[1], Products(other, hiddens.transpose(0, 1))
+            other = left if d_hiddens is d_inputs else _examples_first(d_hiddens, order)
+            weights = layer_weights(self.layer, place)
+            yield weights.w_ih, Products(left, _examples_first(inputs, order))
+            yield weights.w_hh, Products(other, _examples_first(hiddens, order))
             if self.layer.bias:
-                yield weights[2], Whole(left.sum(1))
-                yield weights[3], Whole(other.sum(1))
+                yield weights.b_ih, Whole(left.sum(1))
+                yield weights.b_hh, Whole(other.sum(1))
+            if projection:
+                memories, d_projected = projection
+                yield weights.w_hr, Products(_examples_first(d_projected, order), _examples_first(memories, order))
 
     def _listened(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
-        layer = self.layer
-        if isinstance(input, PackedSequence) or input.dim() != 3:
-            given = "a PackedSequence" if isinstance(input, PackedSequence) else f"a tensor {tuple(input.shape)}"
+        order = None
+        if isinstance(input, PackedSequence):
+            order = input.unsorted_indices
+            self._check_packed(input, hx)
+        elif input.dim() != 3:
             raise ModelError(
-                f"{self.who}: was given {given}. Give it a padded batch (batch, time, "
-                "features), and leave the padding out of the loss."
+                f"{self.who}: was given a tensor {tuple(input.shape)}. Give it a padded batch (batch, time, "
+                "features) and leave the padding out of the loss, or a PackedSequence."
             )
-        self._check_examples(input, "inputs")
-        layer.check_input(input, None)
-        if hx is not None:
-            layer.check_forward_args(input, hx, None)
-        outputs, state = run_layers(layer, input, hx, self._report_of)
-        outputs.register_hook(self._refuse_twice)  # type: ignore[no-untyped-call]
+        else:
+            self._check_examples(input, "inputs")
+            self.layer.check_input(input, None)
+            if hx is not None:
+                self.layer.check_forward_args(input, hx, None)
+        outputs, state = run_layers(self.layer, input, hx, partial(self._report_of, order))
+        # A packed batch holds them.
+        tensor = outputs if isinstance(outputs, Tensor) else outputs.data
+        tensor.register_hook(self._refuse_twice)
         return outputs, state
+
+    def _check_packed(self, input: PackedSequence, hx: Any) -> None:
+        examples, rows = self._batch.examples, int(input.batch_sizes[0])
+        if examples and rows != examples:
+            raise ModelError(
+                f"{self.who}: was given a PackedSequence of {rows} sequences, where there should be one for each of "
+                f"the {examples} examples of the batch."
+            )
+        self.layer.check_input(input.data, input.batch_sizes)
+        if hx is not None:
+            self.layer.check_forward_args(input.data, hx, input.batch_sizes)
 
     def _refuse_twice(self, _: Tensor) -> None:
         refuse_twice(self.who)
 
-    def _report_of(self, layer: int) -> Callable[[Tensor, Tensor, Tensor, Tensor], None]:
-        return partial(self._reported, layer)
+    def _report_of(self, order: Tensor | None, place: int) -> Callable[..., None]:
+        return partial(self._reported, place, order)
 
-    def _reported(self, layer: int, *record: Tensor) -> None:
+    def _reported(self, place: int, order: Tensor | None, *record: Tensor) -> None:
         if self._batch.examples:
-            self._records.append((layer, record))
+            self._records.append((place, order, record))
 
 
-def own_parameters(layer: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters of a layer itself, by all their names."""
-    return dict(layer.named_parameters(recurse=False, remove_duplicate=False))
+def _examples_first(tensor: Tensor, order: Tensor | None) -> Tensor:
+    """`(time, batch, size)` as `(batch, time, size)`, in the order of the batch if the layer had another one."""
+    return tensor.transpose(0, 1) if order is None else tensor.transpose(0, 1)[order]
 
 
 def is_listened_to(layer: nn.Module) -> bool:

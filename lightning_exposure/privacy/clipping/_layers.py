@@ -34,11 +34,13 @@ class Rule:
 
     Attributes:
         gradients: Takes the layer, its inputs and the gradients of its outputs.
+        how: The same in words.
         names: The parameters it knows of; None: whatever the layer has.
         vectorized: Whether the layer itself is run again, on each example.
     """
 
     gradients: Callable[[Any, Tensor, Tensor], Found]
+    how: str
     names: frozenset[str] | None = frozenset({"weight", "bias"})
     vectorized: bool = False
 
@@ -70,12 +72,6 @@ def rule_for(layer: nn.Module) -> Rule:
     return _VECTORIZED
 
 
-def batch_dimension(layer: nn.Module) -> int:
-    """In which dimension of its inputs and outputs a layer has the examples."""
-    # True of the recurrent layers, and of the few of Opacus that can have it otherwise.
-    return 0 if getattr(layer, "batch_first", True) else 1
-
-
 def _works_like(layer: nn.Module, kind: type[nn.Module]) -> bool:
     """Whether a layer is of a kind, and reads its inputs as that kind does."""
     same = isinstance(layer, kind) and type(layer).forward is kind.forward and "forward" not in vars(layer)
@@ -104,11 +100,7 @@ def _transposed_linear(layer: Any, inputs: Tensor, grads: Tensor) -> Found:
 
 
 def _embedding(layer: nn.Embedding, inputs: Tensor, grads: Tensor) -> Found:
-    indices, grads = inputs.flatten(1) if inputs.dim() > 1 else inputs[:, None], _steps(grads)
-    if layer.padding_idx is not None:
-        # That row never learns.
-        grads = grads * (indices != layer.padding_idx)[:, :, None]
-    yield layer.weight, Rows(indices, grads, layer.num_embeddings)
+    yield layer.weight, rows_of(inputs, grads, layer.num_embeddings, layer.padding_idx)
 
 
 def _conv1d(layer: nn.Conv1d, inputs: Tensor, grads: Tensor) -> Found:
@@ -151,17 +143,29 @@ def _summed(tensor: Tensor, dimensions: tuple[int, ...]) -> Tensor:
     return tensor.sum(dimensions) if dimensions else tensor
 
 
+_PAIRS = "pairs of what it reads and what comes back"
 _RULES: Mapping[type[nn.Module], Rule] = MappingProxyType(
     {
-        nn.Linear: Rule(_linear),
-        nn.Embedding: Rule(_embedding),
-        nn.Conv1d: Rule(_conv1d),
-        nn.LayerNorm: Rule(_layer_norm),
+        nn.Linear: Rule(_linear, _PAIRS),
+        nn.Embedding: Rule(_embedding, "the rows that were looked up"),
+        nn.Conv1d: Rule(_conv1d, f"{_PAIRS}, window by window"),
+        nn.LayerNorm: Rule(_layer_norm, "the gradients themselves, which are small"),
     }
 )
-_TRANSPOSED_LINEAR = Rule(_transposed_linear)
-_SAMPLED = Rule(_sampled, names=None)
-_VECTORIZED = Rule(_vectorized, names=None, vectorized=True)
+_TRANSPOSED_LINEAR = Rule(_transposed_linear, _PAIRS)
+_SAMPLED = Rule(_sampled, "the gradients themselves, by the rule of Opacus", names=None)
+_VECTORIZED = Rule(
+    _vectorized, "run again on each example; checked against autograd in the first batch", names=None, vectorized=True
+)
+
+
+def rows_of(indices: Tensor, grads: Tensor, rows: int, padding: int | None) -> Rows:
+    """The gradients of a table of so many rows that was looked up."""
+    indices, grads = indices.flatten(1) if indices.dim() > 1 else indices[:, None], _steps(grads)
+    if padding is not None:
+        # That row never learns.
+        grads = grads * (indices != padding)[:, :, None]
+    return Rows(indices, grads, rows)
 
 
 def raised(tensor: Tensor) -> Tensor:

@@ -8,14 +8,28 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from lightning_exposure._checks import choice, number, whole_number
+from lightning_exposure._checks import choice, flag, number, whole_number
 from lightning_exposure.errors import ArgumentError, ModelError
-from lightning_exposure.privacy.clipping._layer_hooks import LayerListener, Listener, RecurrentListener, is_listened_to
+from lightning_exposure.privacy.clipping._layer_hooks import Listener, is_listened_to
 from lightning_exposure.privacy.clipping.gradients import Gradient, merged, only, weighted_sum
 from lightning_exposure.privacy.clipping.losses import REDUCTIONS, LossReduction
-from lightning_exposure.privacy.clipping.norms import measure
+from lightning_exposure.privacy.clipping.norms import MeasuredNorms, measure
 from lightning_exposure.privacy.clipping.rounding import full_precision
-from lightning_exposure.privacy.clipping.support import layers_of, mixes_examples, refuse_unsupported
+from lightning_exposure.privacy.clipping.support import (
+    layers_of,
+    mixes_examples,
+    own_trainable,
+    refuse_unsupported,
+    time_first,
+)
+from lightning_exposure.privacy.clipping.treatments import listener_of
+from lightning_exposure.privacy.users.grouping import (
+    for_each_example,
+    groups_of,
+    measured_by_user,
+    spans_of,
+    units_of,
+)
 
 
 class Clipping:
@@ -26,18 +40,26 @@ class Clipping:
     clipped sum are computed, mostly without the gradients themselves. Autograd is kept from computing gradients of
     the parameters: after the backward pass their `grad` is None.
 
-    `nn.LSTM` and `nn.GRU` are run by kernels of this library meanwhile, with equal results.
+    `nn.LSTM`, `nn.GRU` and `nn.RNN` are run by kernels of this library meanwhile, with equal results.
 
     Args:
         module: What is trained. Its examples are in the first dimension of every layer's inputs, in the same order
-            everywhere (in the second one for recurrent layers with `batch_first=False`). Other layouts are refused,
+            everywhere (in the second one for recurrent layers, attention and the layers of PyTorch's Transformers with
+            `batch_first=False`). Other layouts are refused,
             but one in which another dimension happens to have the size of the batch cannot be told from it.
         max_grad_norm: The norm that no example's gradient exceeds.
         loss_reduction: "mean" if the loss is the mean over the examples, "sum" if it is their sum.
+        per_layer: Clip the gradient of each example layer by layer, each to `max_grad_norm` divided by the root of the
+            number of layers: then the whole of it is within `max_grad_norm` too. A parameter that several layers share
+            belongs to the first of them.
 
     Attributes:
         examples: How many examples the present batch has; None between two batches.
-        norms: The norm of each example's gradient in the last batch, before clipping.
+        blocks: The parameters over which a norm is taken: all of them, or those of each layer.
+        norms: The norm of each example's gradient in the last batch, before clipping; of each user's, if it was one of
+            users.
+        block_norms: The same for each block of parameters, `(blocks, batch)`.
+        within: For each of them 1 if its gradient was within the norm (in all layers), and 0 if it was clipped.
 
     Raises:
         ModelError: Parts of the module cannot be trained privately; they are named, with remedies.
@@ -55,7 +77,14 @@ class Clipping:
         True
     """
 
-    def __init__(self, module: nn.Module, *, max_grad_norm: float, loss_reduction: LossReduction = "mean") -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        max_grad_norm: float,
+        loss_reduction: LossReduction = "mean",
+        per_layer: bool = False,
+    ) -> None:
         number("max_grad_norm", max_grad_norm, above=0)
         choice("loss_reduction", loss_reduction, REDUCTIONS)
         self.module = module
@@ -63,11 +92,15 @@ class Clipping:
         refuse_unsupported(module)
         self.max_grad_norm = max_grad_norm
         self.loss_reduction = loss_reduction
-        self.norms = torch.zeros(0)
+        self.per_layer = flag("per_layer", per_layer)
+        self.blocks: list[tuple[nn.Parameter, ...]] = []
+        self.norms = self.within = torch.zeros(0)
+        self.block_norms = torch.zeros(0, 0)
         self.on_gradients: Callable[[Mapping[nn.Parameter, Sequence[Gradient]], int], None] | None = None
         self._listeners: list[Listener] = []
         self._guards: list[torch.utils.hooks.RemovableHandle] = []
         self.examples: int | None = None
+        self.remedy = ""
         self._saw_a_batch = False
 
     @property
@@ -85,9 +118,10 @@ class Clipping:
             return
         self._refuse_another()
         refuse_unsupported(self.module)
+        in_second = time_first(self.module)
         for name, layer in layers_of(self.module):
-            kind = RecurrentListener if isinstance(layer, nn.LSTM | nn.GRU) else LayerListener
-            self._listeners.append(kind(name, layer, self))
+            self._listeners.append(listener_of(layer)(name, layer, self, int(id(layer) in in_second)))
+        self.blocks = self._divided()
         try:
             for listener in self._listeners:
                 listener.attach()
@@ -111,13 +145,14 @@ class Clipping:
 
         Args:
             examples: Their number. 0 for a batch into which no example was drawn: then the model may be shown
-                anything in its place, and the clipped sum is zero.
+                anything in its place, and the clipped sum is zero. `Grouped([2, 1, 3])` for examples of which the
+                first two belong to one user, and so on: then the sum of the gradients of each user is clipped.
         """
         whole_number("examples", examples, at_least=0)
         if not self._listeners:
             raise ArgumentError("begin: nothing is listened to yet; call attach first.")
         self.examples = examples
-        self._forget()
+        self.forget()
         self._check_layers()
         # What is left of the last step would look like a gradient that nobody clipped.
         for _, parameter in self._trainable():
@@ -144,7 +179,7 @@ class Clipping:
             self._refuse_idle_layers()
         with full_precision(next(self.module.parameters()).device):
             gradients = self._gradients()
-            self._forget()
+            self.forget()
             if self.on_gradients is not None:
                 self.on_gradients(gradients, examples)
             found = self._clipped(gradients, examples)
@@ -158,23 +193,25 @@ class Clipping:
         """The gradients of some examples, as they are before clipping, after the backward pass; ends the batch.
 
         Args:
-            places: Where in the batch they are.
+            places: Which examples of the batch; which users, if it is one of users.
 
         Returns:
             Name and gradients of every trainable parameter, one after the other.
         """
         if self.examples is None:
             raise ArgumentError("gradients_of: no batch was announced; call begin before the forward pass.")
-        scale, self.examples = self.examples if self.loss_reduction == "mean" else 1, None
+        examples, self.examples = self.examples, None
+        scale = examples if self.loss_reduction == "mean" else 1
         self._refuse_gradients_outside()
         gradients = self._gradients()
-        self._forget()
+        self.forget()
+        spans = [spans_of(examples)[place] for place in places]
         for name, parameter in self._trainable():
             totals = [_zeros(parameter) for _ in places]
             for part in gradients.get(parameter, []):
-                for total, place in zip(totals, places, strict=True):
-                    one = only(part, place)
-                    total += one.weighted_sum(torch.full((1,), float(scale), device=total.device)).view_as(parameter)
+                for total, span in zip(totals, spans, strict=True):
+                    weights = torch.full((len(span),), float(scale), device=total.device)
+                    total += only(part, span).weighted_sum(weights).view_as(parameter)
             yield name, totals
 
     def __enter__(self) -> Clipping:
@@ -198,25 +235,65 @@ class Clipping:
     def _clipped(self, gradients: dict[nn.Parameter, list[Gradient]], examples: int) -> dict[nn.Parameter, Tensor]:
         """The clipped sums; measures the norms on the way."""
         if not gradients:
-            self.norms = torch.zeros(examples)
+            units = units_of(examples)
+            self.norms, self.within = torch.zeros(units), torch.ones(units)
+            self.block_norms = torch.zeros(len(self.blocks), units)
             return {}
         # The mean has divided every example's gradient by their number.
         scale = examples if self.loss_reduction == "mean" else 1
-        measured = measure(list(gradients.values()), self.max_grad_norm / scale)
-        norms = measured.norms * scale
-        self.norms = norms.to(next(iter(gradients.values()))[0].dtype)
-        broken = int((~norms.isfinite()).sum())
-        if broken:
-            raise ModelError(
-                f"The gradients of {broken} of {examples} examples are infinite or not a number and cannot be clipped. "
-                "The training has diverged, or an example is broken: lower the learning rate, or look at the data."
-            )
+        # Within this in each of n blocks, a gradient is within the norm in all of them together.
+        limit = self.max_grad_norm / len(self.blocks) ** 0.5
+        members = [set(block) for block in self.blocks]
+        # A layer that had no part in the batch has no gradients.
+        inside = [{p: parts for p, parts in gradients.items() if p in block} for block in members]
+        measured = [self._measured(list(some.values()), limit / scale, examples) for some in inside]
+        device = next(found.norms.device for found in measured if found is not None)
+        nothing = torch.zeros(units_of(examples), dtype=torch.float64, device=device)
+        norms = torch.stack([nothing if found is None else found.norms * scale for found in measured])
+        self._note(norms, limit, next(iter(gradients.values()))[0].dtype, examples)
         # The small number is Opacus', so that results can be compared.
-        weights = (self.max_grad_norm / (norms + 1e-6)).clamp(max=1.0) * scale
+        weights = for_each_example((limit / (norms + 1e-6)).clamp(max=1.0) * scale, examples)
         return {
-            parameter: weighted_sum(parts, weights, apart, _zeros(parameter))
-            for (parameter, parts), apart in zip(gradients.items(), measured.apart, strict=True)
+            parameter: weighted_sum(parts, weight, apart, _zeros(parameter))
+            for some, found, weight in zip(inside, measured, weights, strict=True)
+            if found is not None
+            for (parameter, parts), apart in zip(some.items(), for_each_example(found.apart, examples), strict=True)
         }
+
+    @staticmethod
+    def _measured(parts: list[list[Gradient]], limit: float, examples: int) -> MeasuredNorms | None:
+        """The norms over some parameters, of examples or of users; None if none of them had a part in the batch."""
+        groups = groups_of(examples)
+        if not parts:
+            return None
+        return measure(parts, limit) if groups is None else measured_by_user(measure, parts, limit, groups)
+
+    def _note(self, norms: Tensor, limit: float, dtype: torch.dtype, examples: int) -> None:
+        """Say how long the gradients are in each block of parameters; refuse those that have no length."""
+        together = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(norms, dim=0)
+        self.norms, self.block_norms = together.to(dtype), norms.to(dtype)
+        self.within = (norms <= limit).all(0).to(dtype)
+        broken = int((~together.isfinite()).sum())
+        if broken:
+            who = "examples" if groups_of(examples) is None else "users"
+            raise ModelError(
+                f"The gradients of {broken} of {len(together)} {who} are infinite or not a number and cannot be "
+                "clipped. The training has diverged, or an example is broken: lower the learning rate, or look at the "
+                "data."
+            )
+
+    def _divided(self) -> list[tuple[nn.Parameter, ...]]:
+        """The parameters over which a norm is taken, each in exactly one block."""
+        left = dict.fromkeys(value for _, value in self._trainable())
+        if not self.per_layer:
+            return [tuple(left)]
+        blocks = []
+        for listener in self._listeners:
+            own = [value for value in dict.fromkeys(own_trainable(listener.layer).values()) if value in left]
+            for value in own:
+                del left[value]
+            blocks.append(tuple(own))
+        return [block for block in blocks if block]
 
     def _refuse_another(self) -> None:
         for name, layer in layers_of(self.module):
@@ -228,13 +305,13 @@ class Clipping:
             for listener in self._listeners:
                 listener.check()
         except ModelError:
-            self._forget()
+            self.forget()
             raise
 
     def _refuse_gradients_outside(self) -> None:
         outside = [name for name, parameter in self._trainable() if parameter.grad is not None]
         if outside:
-            self._forget()
+            self.forget()
             raise ModelError(
                 f"{', '.join(map(repr, outside))}: got a gradient that did not come through the layer it belongs to, "
                 "so it cannot be clipped. A weight was used outside of its layer's forward (as in "
@@ -244,14 +321,21 @@ class Clipping:
             )
 
     def _refuse_idle_layers(self) -> None:
-        idle = [listener.name for listener in self._listeners if not listener.took_part]
-        if idle and not self._saw_a_batch:
-            self._forget()
+        idle = [] if self._saw_a_batch else self._idle_layers()
+        if idle:
+            self.forget()
             raise ModelError(
                 f"{', '.join(map(repr, idle))}: had no part in the loss of the first batch. Use the layer, or freeze "
                 "it with requires_grad_(False)."
             )
         self._saw_a_batch = True
+
+    def _idle_layers(self) -> list[str]:
+        """The names of layers with a parameter that had no part in the batch."""
+        # A layer that only holds a table for others, as those of encoder-decoder models do, is never called.
+        learnt = {id(p) for one in self._listeners if one.took_part for p in own_trainable(one.layer).values()}
+        resting = [one for one in self._listeners if not one.took_part]
+        return [one.name for one in resting if not {id(p) for p in own_trainable(one.layer).values()} <= learnt]
 
     def _refuse_mixing(self, part: nn.Module, inputs: object) -> None:
         if self.listening and mixes_examples(part):
@@ -263,7 +347,8 @@ class Clipping:
     def _trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
         return ((name, value) for name, value in self.module.named_parameters() if value.requires_grad)
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Drop what the backward passes of the present batch have shown so far."""
         for listener in self._listeners:
             listener.forget()
 

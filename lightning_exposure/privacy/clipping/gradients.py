@@ -142,10 +142,10 @@ class Whole:
 Gradient = Products | Rows | Whole
 
 
-def only(gradient: Gradient, place: int) -> Gradient:
-    """The gradient of one example, in a batch of its own."""
+def only(gradient: Gradient, places: range) -> Gradient:
+    """The gradients of some examples that stand side by side, in a batch of their own."""
     held: dict[str, Any] = {
-        name: value[place : place + 1] for name, value in vars(gradient).items() if isinstance(value, Tensor)
+        name: value[places.start : places.stop] for name, value in vars(gradient).items() if isinstance(value, Tensor)
     }
     return replace(gradient, **held)
 

@@ -25,6 +25,7 @@ from lightning_exposure.privacy.clipping.rounding import (
     wide,
 )
 
+_Parts = Sequence[Sequence[Gradient]]
 TOLERANCE = 1e-3
 """What is added to a norm for the sake of rounding, at most, as a part of the norm or of the clipping norm."""
 
@@ -312,15 +313,15 @@ def _formed_norm(products: Products | None, rows: Rows | None, example: int) -> 
 # --- which of them --------------------------------------------------------------------------------------------------
 
 
-def measure(gradients: Sequence[Sequence[Gradient]], limit: float) -> MeasuredNorms:
+def measure(gradients: _Parts, limit: float, *, summed: _Parts | None = None) -> MeasuredNorms:
     """The norms of the examples over all parameters, safe from rounding.
 
     Args:
         gradients: For each parameter the merged parts of its per-example gradients.
-        limit: The norm that they are clipped to. An error that is small beside it does not matter, however large it is
-            beside a norm.
+        limit: The norm that they are clipped to. An error that is small beside it does not matter.
+        summed: What the weighted sums will be made of, if not of these: the examples that users have.
     """
-    sums = _Sums(gradients, limit)
+    sums = _Sums(gradients, limit, summed)
     if bool(sums.troubled.any()):
         sums.again(squares_of)
         sums.again(squares_of_formed)
@@ -331,11 +332,11 @@ def measure(gradients: Sequence[Sequence[Gradient]], limit: float) -> MeasuredNo
 class _Sums:
     """Squares, their errors and the shares in the rounding of the sum, each `(parameters, batch)`."""
 
-    def __init__(self, gradients: Sequence[Sequence[Gradient]], limit: float) -> None:
-        self._gradients = gradients
-        self._limit = limit
+    def __init__(self, gradients: _Parts, limit: float, summed: _Parts | None) -> None:
+        self._gradients, self._limit = gradients, limit
+        self._fewer = 1.0 if summed is None else 2.0  # sums of fewer steps can have more terms, because of the blocks
         self.values, self.errors, reach, largest = squares_of(gradients)
-        self.shares = _shares(gradients, reach, largest)
+        self.shares = _shares(summed or gradients, reach, largest)
         self.apart = torch.zeros_like(self.values, dtype=torch.bool)
 
     @property
@@ -375,7 +376,7 @@ class _Sums:
             examples = self.apart[number].nonzero().flatten()
             parts = [part.of(examples) for part in self._gradients[number]]
             better = squares_of([parts])
-            (share,) = _shares([parts], better.reach, better.largest)
+            share = self._fewer * _shares([parts], better.reach, better.largest)[0]
             # In the end it is rounded to the precision of the others.
             last = growth(3, self._gradients[number][0].dtype) * (better.values + better.errors).sqrt()[0]
             self.shares[number, examples] = (share + last).to(self.shares.device)

@@ -15,6 +15,7 @@ from torch.nn.utils.parametrize import is_parametrized
 from lightning_exposure._torch import gradient_is_hooked, has_old_backward_hook
 from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy.clipping._layers import rule_for
+from lightning_exposure.privacy.clipping.recurrent_layers import KINDS
 
 
 def refuse_unsupported(module: nn.Module) -> None:
@@ -30,11 +31,25 @@ def refuse_unsupported(module: nn.Module) -> None:
         lightning_exposure.errors.ModelError: The model cannot be trained privately as it is:
         - '1' (BatchNorm1d): its statistics mix the examples of a batch, ...
     """
-    problems = [f"- {_called(name, part)}: {problem}" for name, part, problem in _problems(module)]
+    problems = [f"- {_called(name, part)}: {problem}" for name, part, problem in problems_of(module)]
     if not problems and not any(parameter.requires_grad for parameter in module.parameters()):
         raise ModelError("The model has no trainable parameters: nothing to train, privately or not.")
     if problems:
         raise ModelError("\n".join(["The model cannot be trained privately as it is:", *problems]))
+
+
+def problems_of(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+    """The names and modules of what cannot be trained privately, and what to do about each."""
+    held = {id(value) for _, layer in layers_of(module) for value in own_trainable(layer).values()}
+    inside: list[str] = []
+    for name, part in module.named_modules():
+        if any(name.startswith(prefix) for prefix in inside):
+            continue
+        problem = _problem_of(part, held)
+        if problem:
+            yield name, part, problem
+            # One remedy for the whole of it.
+            inside.append(f"{name}.")
 
 
 def mixes_examples(part: nn.Module) -> bool:
@@ -58,7 +73,7 @@ def hooked(part: nn.Module) -> str | None:
         >>> hooked(layer)
         "has hooks on the gradient of 'weight', which would never ..."
     """
-    names = [name for name, value in part.named_parameters(recurse=False) if gradient_is_hooked(value)]
+    names = [name for name, value in own_parameters(part).items() if gradient_is_hooked(value)]
     if names:
         return (
             f"has hooks on the gradient of {_listed(names)}, which would never be called: the gradients of single "
@@ -69,29 +84,56 @@ def hooked(part: nn.Module) -> str | None:
     return None
 
 
+def own_parameters(part: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are a module's own, not those of its children, by all their names.
+
+    Attention uses those of its child itself.
+    """
+    return dict(part.named_parameters(recurse=isinstance(part, nn.MultiheadAttention), remove_duplicate=False))
+
+
 def own_trainable(part: nn.Module) -> dict[str, nn.Parameter]:
-    """The trainable parameters that are a module's own, not those of its children."""
-    return {name: value for name, value in part.named_parameters(recurse=False) if value.requires_grad}
+    """The trainable ones of them."""
+    return {name: value for name, value in own_parameters(part).items() if value.requires_grad}
 
 
 def layers_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The names and modules of all layers to listen to: leaves with trainable parameters of their own."""
+    """The names and modules of layers to listen to: attention, and leaves with trainable parameters of their own."""
+    within = {id(part.out_proj) for part in module.modules() if isinstance(part, nn.MultiheadAttention)}
     for name, part in module.named_modules():
-        if own_trainable(part) and not any(True for _ in part.children()):
+        leaf = id(part) not in within and not any(True for _ in part.children())
+        if own_trainable(part) and (leaf or isinstance(part, nn.MultiheadAttention)):
             yield name, part
 
 
-def _problems(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    held = {id(value) for _, layer in layers_of(module) for value in own_trainable(layer).values()}
-    inside: list[str] = []
-    for name, part in module.named_modules():
-        if any(name.startswith(prefix) for prefix in inside):
-            continue
-        problem = _problem_of(part, held)
-        if problem:
-            yield name, part, problem
-            # One remedy for the whole of it.
-            inside.append(f"{name}.")
+def time_first(module: nn.Module) -> set[int]:
+    """The ids of the layers whose inputs have the time in the first dimension and the examples in the second.
+
+    These are recurrent layers and attention with `batch_first=False`, which is their default, and the parts of
+    PyTorch's own Transformers of such attention.
+
+    Example:
+        >>> module = nn.Sequential(nn.Linear(2, 2), nn.LSTM(2, 2), nn.TransformerEncoderLayer(2, 1))
+        >>> len(time_first(module))
+        9
+    """
+    found: set[int] = set()
+    for part in module.modules():
+        if not getattr(part, "batch_first", True):
+            found.add(id(part))
+        if _is_time_first(part):
+            found |= {id(inner) for inner in part.children()}
+        if isinstance(part, nn.TransformerEncoder | nn.TransformerDecoder) and _is_time_first(part.layers[0]):
+            found.add(id(part.norm))
+    return found
+
+
+def _is_time_first(part: Any) -> bool:
+    """Whether it is a layer of one of PyTorch's Transformers, with time first."""
+    # Another forward may turn what it reads.
+    kinds = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)
+    same = any(isinstance(part, kind) and type(part).forward is kind.forward for kind in kinds)
+    return same and not part.self_attn.batch_first
 
 
 def _problem_of(part: nn.Module, held: set[int]) -> str | None:
@@ -138,13 +180,20 @@ def _problem_of_container(trainable: dict[str, nn.Parameter], held: set[int]) ->
 
 
 def _problem_of_recurrent(part: Any) -> str | None:
-    kind = nn.LSTM if isinstance(part, nn.LSTM) else nn.GRU
-    if part.bidirectional:
-        return "runs in both directions; use bidirectional=False, or two layers, one of them on the reversed sequence."
-    if part.proj_size > 0:
-        return "projects its hidden states; use proj_size=0, with an nn.Linear after it."
+    kind = next(kind for kind in KINDS if isinstance(part, kind))
     if type(part).forward is not kind.forward or "forward" in vars(part):
         return f"is an nn.{kind.__name__} with a forward of its own; use nn.{kind.__name__} itself, as a part."
+    return None
+
+
+def _problem_of_attention(part: Any) -> str | None:
+    if type(part).forward is not nn.MultiheadAttention.forward or "forward" in vars(part):
+        return "is an nn.MultiheadAttention with a forward of its own; use nn.MultiheadAttention itself, as a part."
+    if not isinstance(part.out_proj, nn.Linear) or any(True for _ in part.out_proj.children()):
+        return (
+            "has something else than a linear layer as 'out_proj', of which it would only use the weight; adapters are "
+            "for attention that is made of nn.Linear layers."
+        )
     return None
 
 
@@ -159,15 +208,8 @@ _REFUSED: tuple[tuple[tuple[type[nn.Module], ...], str], ...] = (
         "is compiled by torch.jit, which cannot be listened to; train it as it is, and compile it afterwards.",
     ),
     (
-        (nn.MultiheadAttention,),
-        "keeps its weights where no per-example gradients can be found; make attention of nn.Linear layers and "
-        "functional.scaled_dot_product_attention, as lightning_exposure.modules does, or use "
-        "opacus.layers.DPMultiheadAttention(batch_first=True).",
-    ),
-    ((nn.RNN,), "has no fast private version; use nn.GRU or nn.LSTM, or opacus.layers.DPRNN."),
-    (
         (nn.RNNCell, nn.LSTMCell, nn.GRUCell),
-        "takes a state beside its input; use nn.LSTM or nn.GRU over the whole sequence.",
+        "takes a state beside its input; use nn.LSTM, nn.GRU or nn.RNN over the whole sequence.",
     ),
     ((nn.EmbeddingBag,), "reads bags of any length; use nn.Embedding, and sum or average what it returns."),
     (
@@ -178,8 +220,8 @@ _REFUSED: tuple[tuple[tuple[type[nn.Module], ...], str], ...] = (
     ((nn.Bilinear,), "takes two tensors; write it as nn.Linear layers."),
 )
 _CHECKS: tuple[tuple[type[nn.Module], Callable[[Any], str | None]], ...] = (
-    (nn.LSTM, _problem_of_recurrent),
-    (nn.GRU, _problem_of_recurrent),
+    (nn.RNNBase, _problem_of_recurrent),
+    (nn.MultiheadAttention, _problem_of_attention),
     (nn.Embedding, _problem_of_embedding),
 )
 
