@@ -7,6 +7,7 @@ needed.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -58,9 +59,32 @@ def splits_data(trainer: Any) -> bool:
     return bool(trainer._accelerator_connector.use_distributed_sampler)
 
 
+def given_loader(trainer: Any) -> Any:
+    """The training loader that was given to `Trainer.fit`; None if there is none, or a data module gives it."""
+    source = trainer.fit_loop._data_source
+    return source.instance if source is not None and not source.is_module() else None
+
+
 def batches_taken(trainer: Any) -> int:
     """How many batches of this epoch a Trainer has taken to train on; it may have fetched one more."""
     return int(trainer.fit_loop.batch_idx) + 1
+
+
+def steps_made(trainer: Any) -> int:
+    """How many batches a Trainer has stepped with, those before it was resumed included.
+
+    If a module makes its steps itself, `global_step` counts those of all its optimizers.
+    """
+    if trainer.lightning_module.automatic_optimization:
+        return int(trainer.global_step)
+    return int(trainer.fit_loop.total_batch_idx) + 1
+
+
+def received(trainer: Any, batch: Any) -> Any:
+    """A batch as a Trainer makes it of what came out of the training loader, with all hooks, on its device."""
+    module, strategy = trainer.lightning_module, trainer.strategy
+    batch = module._on_before_batch_transfer(trainer.precision_plugin.convert_input(batch), dataloader_idx=0)
+    return strategy.batch_to_device(batch, dataloader_idx=0)
 
 
 def transferred(module: Any, batch: Any) -> Any:
@@ -76,6 +100,37 @@ def takes_batch_index(step: Any) -> bool:
     from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
     return is_param_in_hook_signature(step, "batch_idx", min_args=2)
+
+
+def takes_iterator(step: Any) -> bool:
+    """Whether a `training_step` fetches its batches by itself, as Lightning decides it."""
+    from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+
+    return is_param_in_hook_signature(step, "dataloader_iter", explicit=True)
+
+
+def train_on(trainer: Any, batch: Any, batch_idx: int) -> Any:
+    """Run the training step and the backward pass on a batch, as a Trainer does; nothing is cleared and no step made.
+
+    Args:
+        trainer: That trains, with automatic optimization.
+        batch: On its device.
+        batch_idx: What the training step is told.
+
+    Returns:
+        The loss, detached; None if the training step gave none.
+    """
+    loop = trainer.fit_loop.epoch_loop
+    arguments = loop._build_kwargs(OrderedDict(), batch, batch_idx)
+    closure = loop.automatic_optimization._make_closure(arguments, trainer.optimizers[0], batch_idx)
+    closure._zero_grad_fn = None
+    return closure()
+
+
+def set_outputs_loss(closure: Any, loss: Any) -> None:
+    """Let `on_train_batch_end` be given another loss than that of the one pass that a closure has run."""
+    if closure._result.loss is not None:
+        closure._result.loss = loss
 
 
 def set_trainer(module: Any, trainer: Any) -> list[Any]:
@@ -147,3 +202,73 @@ class _Without:
         if name in ("callback_metrics", "logged_metrics", "progress_bar_metrics"):
             return {key: value[key] for key in value if key not in self._names}
         return value
+
+
+class StepMetrics:
+    """What several passes through `training_step` log with `on_step=True`, made into one value for the step.
+
+    What is logged with `on_epoch=True` adds up by itself.
+
+    Args:
+        trainer: That trains.
+    """
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._results = trainer.fit_loop.epoch_loop._results
+        self._found: dict[str, list[tuple[Any, int]]] = {}
+
+    @contextmanager
+    def another_pass(self, batch: Any) -> Iterator[None]:
+        """A pass after the first is inside: on another batch, with nothing forgotten of those before."""
+        connector, results = self._trainer._logger_connector, self._results
+        first, size, batch_before = connector._first_loop_iter, results.batch_size, results.batch
+        # In the first batch of an epoch, Lightning would clear what a hook has logged when another hook logs.
+        connector._first_loop_iter, results.batch, results.batch_size = False, batch, None
+        try:
+            yield
+        finally:
+            connector._first_loop_iter, results.batch, results.batch_size = first, batch_before, size
+
+    @contextmanager
+    def counted(self, weight: int) -> Iterator[None]:
+        """A pass is inside, of so many examples."""
+        before = {key: result._forward_cache for key, result in self._results.items()}
+        yield
+        for key, result in self._results.items():
+            value = result._forward_cache
+            if result.meta.on_step and value is not None and value is not before.get(key):
+                self._found.setdefault(key, []).append((value, weight))
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """What is logged inside goes nowhere; it is still brought together among processes."""
+        loop = self._trainer.fit_loop.epoch_loop
+        loop._results = type(self._results)(training=True)
+        try:
+            yield
+        finally:
+            loop._results = self._results
+
+    def finish(self) -> None:
+        """After the last pass: log the mean, the sum, the largest or the smallest value, as `reduce_fx` says."""
+        for key, values in self._found.items():
+            result = self._results[key]
+            value = _reduced(values, result.meta)
+            result._forward_cache = value
+            if result.is_tensor and not result.meta.on_epoch:
+                result.value = value
+
+
+def _reduced(values: list[tuple[Any, int]], meta: Any) -> Any:
+    """One value of several with their weights; the last one, if nobody knows how."""
+    import torch
+
+    last = values[-1][0]
+    if not isinstance(last, torch.Tensor) or meta.is_custom_reduction:
+        return last
+    together, weights = torch.stack([value for value, _ in values]), torch.tensor([weight for _, weight in values])
+    if meta.is_mean_reduction:
+        weights = (weights if weights.sum() else weights + 1).to(together)
+        return torch.tensordot(weights / weights.sum(), together, dims=1)
+    return together.sum(0) if meta.is_sum_reduction else together.amax(0) if meta.is_max_reduction else together.amin(0)

@@ -6,7 +6,8 @@ it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -59,6 +60,26 @@ def convolves_like(layer: nn.Module, kind: type[nn.Module]) -> bool:
 def padding_of(layer: nn.Conv1d) -> Sequence[int]:
     """How far a convolution pads its inputs, as `functional.pad` takes it."""
     return layer._reversed_padding_repeated_twice
+
+
+def attention_with(linear: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """PyTorch's `functional.multi_head_attention_forward` with another function in the place of `functional.linear`.
+
+    Args:
+        linear: Called with inputs, weight and bias (or None): of the queries, keys and values, in one call if they are
+            the same tensor, and for the outputs, whose steps and rows are flattened into one dimension.
+    """
+    from torch.nn import functional
+
+    names: dict[str, Any] = {**vars(functional), "linear": linear}
+    for name in ("_in_projection", "_in_projection_packed"):
+        names[name] = _seeing(names, getattr(functional, name))
+    return _seeing(names, functional.multi_head_attention_forward)
+
+
+def _seeing(names: dict[str, Any], function: Any) -> Callable[..., Any]:
+    """The same code, seeing other names around it."""
+    return FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
 
 
 def is_dropout(layer: nn.Module) -> bool:

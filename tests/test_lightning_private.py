@@ -17,15 +17,22 @@ from lightning_exposure._lightning import (
     AVERAGING_HOOKS,
     MODEL_STATES,
     TRAINER_LINKS,
+    StepMetrics,
     batches_taken,
+    given_loader,
     logged_in_training,
     logged_in_validation,
     metrics_hidden,
+    received,
     set_logged_hyperparameters,
+    set_outputs_loss,
     set_trainer,
     silent_logger,
     splits_data,
+    steps_made,
     takes_batch_index,
+    takes_iterator,
+    train_on,
     transferred,
 )
 
@@ -68,6 +75,25 @@ def trainer(folder: Path, *others: Any, **options: Any) -> pl.Trainer:
     return pl.Trainer(default_root_dir=folder, callbacks=list(others), **(quiet | options))
 
 
+def test_the_loader_that_was_given_to_fit_can_be_found_before_it_is_read(tmp_path: Path) -> None:
+    found = []
+
+    class Looking(pl.Callback):
+        def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            found.append(given_loader(trainer))
+
+    loader: Any = DataLoader(torch.ones(2, 1))
+    trainer(tmp_path, Looking()).fit(Module(), loader)
+    trainer(tmp_path, Looking()).fit(WithData())
+    assert found == [loader, None]
+    assert given_loader(trainer(tmp_path)) is None
+
+
+class WithData(Module):
+    def train_dataloader(self) -> Any:
+        return DataLoader(torch.ones(2, 1))  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_trainer_knows_whether_it_was_asked_to_split_the_data(wanted: bool, tmp_path: Path) -> None:
     assert splits_data(trainer(tmp_path, use_distributed_sampler=wanted)) is wanted
@@ -78,6 +104,23 @@ def test_the_fit_loop_counts_the_batches_of_an_epoch(tmp_path: Path) -> None:
     module = Module(lambda module, _: seen.append(batches_taken(module.trainer)))
     trainer(tmp_path, max_epochs=2).fit(module, loader())
     assert seen == [1, 2, 3] * 2
+
+
+def test_the_fit_loop_counts_the_batches_of_a_module_that_makes_its_steps_itself(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Twice(Module):
+        automatic_optimization = False
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            for _ in range(2):
+                self.optimizers().step()  # type: ignore[union-attr]
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            seen.append((self.trainer.global_step, steps_made(self.trainer)))
+
+    trainer(tmp_path, max_epochs=2).fit(Twice(lambda *_: None), loader())
+    assert seen == [(2 * batches, batches) for batches in range(1, 7)]
 
 
 def test_a_batch_goes_through_the_transfer_hooks(tmp_path: Path) -> None:
@@ -98,6 +141,76 @@ def test_a_training_step_is_given_the_batch_index_if_it_asks_for_it() -> None:
         def training_step(self, batch: Any) -> None: ...
 
     assert [takes_batch_index(kind().training_step) for kind in (Named, Otherwise, Without)] == [True, True, False]
+
+
+def test_a_batch_of_the_loader_becomes_what_the_trainer_makes_of_it(tmp_path: Path) -> None:
+    seen: list[torch.Tensor] = []
+    run = trainer(tmp_path, max_steps=1, precision="64-true")
+    run.fit(Module(lambda module, _: seen.append(received(module.trainer, torch.tensor([3.0])))), loader())
+    assert seen == [torch.tensor([8.0])]
+    assert seen[0].dtype == torch.float64
+
+
+@pytest.mark.filterwarnings("ignore:(You are using|Found) `?(the )?`?dataloader_iter`")
+def test_a_training_step_is_given_the_iterator_if_it_asks_for_it() -> None:
+    class Fetching(pl.LightningModule):
+        def training_step(self, dataloader_iter: Any) -> None: ...
+
+    assert takes_iterator(Fetching().training_step)
+    assert not takes_iterator(Module().training_step)
+
+
+class AnotherPass(Module):
+    """Trains on a second batch in every step, and lets a visitor be around that."""
+
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        def closure() -> Any:
+            metrics = StepMetrics(self.trainer)
+            with metrics.counted(1):
+                first = optimizer_closure()
+            with metrics.another_pass(torch.ones(3, 1)), metrics.counted(3):
+                self.second = train_on(self.trainer, torch.full((3, 1), 2.0), batch_idx)
+            with metrics.unheard():
+                train_on(self.trainer, torch.full((3, 1), 1e6), batch_idx)
+            metrics.finish()
+            self.grad = self.layer.weight.grad.clone()
+            set_outputs_loss(optimizer_closure, torch.tensor(7.0))
+            return first
+
+        super().optimizer_step(epoch, batch_idx, optimizer, closure)
+
+
+def test_a_step_can_have_several_passes_that_log_one_value(tmp_path: Path) -> None:
+    outputs: list[float] = []
+
+    class Look(pl.Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, given: Any, batch: Any, batch_idx: int) -> None:
+            outputs.append(float(given["loss"]))
+
+    module, run = AnotherPass(), trainer(tmp_path, Look(), max_steps=1)
+    torch.nn.init.zeros_(module.layer.weight)
+    torch.nn.init.ones_(module.layer.bias)
+    run.fit(module, loader())
+    assert float(module.second) == 1.0
+    # The mean gradients of the loader's 1, which the hooks make 4, of 2, and of what is logged nowhere.
+    assert float(module.grad) == 4 + 2 + 1e6
+    assert outputs == [7.0]
+    assert {float(run.callback_metrics[f"loss_{when}"]) for when in ("step", "epoch")} == {1.0}
+
+
+def test_values_of_a_step_are_weighed(tmp_path: Path) -> None:
+    class Logging(AnotherPass):
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            self.log("mean", batch.mean(), on_step=True, on_epoch=True)
+            self.log("largest", batch.mean(), on_step=True, reduce_fx="max")
+            self.log("sum", batch.mean(), on_step=True, reduce_fx="sum")
+            return super().training_step(batch, batch_idx)
+
+    run = trainer(tmp_path, max_steps=1)
+    run.fit(Logging(), loader())
+    found = {name: float(value) for name, value in run.callback_metrics.items()}
+    assert found["mean_step"] == found["mean_epoch"] == (1 * 4 + 3 * 2) / 4
+    assert (found["largest"], found["sum"]) == (4, 6)
 
 
 def test_a_module_knows_its_trainer_by_the_attributes_that_are_named(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from lightning_exposure._torch import (
     FIXED_ATTRIBUTES,
     as_no_view,
+    attention_with,
     convolves_like,
     gradient_is_hooked,
     has_old_backward_hook,
@@ -96,6 +97,32 @@ def test_the_padding_of_a_convolution(padding: Any) -> None:
     layer, inputs = nn.Conv1d(1, 1, 4, padding=padding), torch.randn(2, 1, 9)
     padded = functional.pad(inputs, padding_of(layer))
     torch.testing.assert_close(functional.conv1d(padded, layer.weight, layer.bias), layer(inputs))
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("sizes", [None, 3], ids=["one weight", "a weight for each"])
+def test_attention_makes_its_projections_by_the_function_linear(need_weights: bool, sizes: Any) -> None:
+    layer, signal = nn.MultiheadAttention(4, 2, kdim=sizes, vdim=sizes), torch.randn(5, 2, 4)
+    read = signal if sizes is None else torch.randn(5, 2, sizes)
+    shapes = []
+
+    def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        shapes.append((tuple(inputs.shape), tuple(weight.shape)))
+        return functional.linear(inputs, weight, bias)
+
+    outputs, weights = attention_with(linear)(
+        *(signal, read, read, 4, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0),
+        *(layer.out_proj.weight, layer.out_proj.bias),
+        need_weights=need_weights,
+        use_separate_proj_weight=sizes is not None,
+        q_proj_weight=layer.q_proj_weight,
+        k_proj_weight=layer.k_proj_weight,
+        v_proj_weight=layer.v_proj_weight,
+    )
+    wanted = layer(signal, read, read, need_weights=need_weights)
+    torch.testing.assert_close((outputs, weights), wanted)
+    inner = [((5, 2, 4), (12, 4))] if sizes is None else [((5, 2, 4), (4, 4)), *[((5, 2, 3), (4, 3))] * 2]
+    assert shapes == [*inner, ((10, 4), (4, 4))], "steps and rows are in one dimension before the last"
 
 
 def test_all_dropout_layers_are_known() -> None:

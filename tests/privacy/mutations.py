@@ -9,7 +9,7 @@ step. `sums(f)` does the same for the clipped sums, `drawn(f)` for the numbers o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,25 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from lightning_exposure import DifferentialPrivacy
+from lightning_exposure.callbacks.private import differential_privacy as callback_module
 from lightning_exposure.callbacks.private._account import Account
 from lightning_exposure.privacy.clipping import clipping as clipping_module
 from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.steps import adaptive as adaptive_module
+from lightning_exposure.privacy.steps import optimizer as optimizer_module
 from lightning_exposure.privacy.steps import poisson as sampling_module
+from lightning_exposure.privacy.steps.adaptive import FollowedNorm
 from lightning_exposure.privacy.steps.optimizer import ClippedOptimizer
 from lightning_exposure.privacy.steps.private_steps import PrivateSteps
+from lightning_exposure.privacy.steps.secure import SecureGenerator
+from lightning_exposure.privacy.users.grouping import Grouped
+from lightning_exposure.privacy.users.membership import Users
 
 RECORDS, BATCH, EPOCHS = 400, 40, 3
 NORM = 0.05
+OWNERS = [round((k / 4) ** 1.1) % 97 for k in range(RECORDS)]
+"""Whose the records are: 97 users with three to six of them."""
+BY_USER = {"unit": "user", "user": OWNERS, "max_records_per_user": 4}
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -38,6 +48,17 @@ class Mutation:
     name: str
     apply: Patch
     model: str = "5000"
+    parts: int | None = None
+    """How many examples the parts of a batch have at most; None: it has no parts."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Of `DifferentialPrivacy`."""
+    users: bool = False
+    """Whether users are drawn and clipped, and not records."""
+
+    def train(self, folder: Path) -> DifferentialPrivacy:
+        seed = None if self.settings.get("secure") else 1
+        parts = {"max_physical_batch_size": self.parts}
+        return train(folder, self.model, seed=seed, users=self.users, **parts, **self.settings)
 
 
 # ---- models and training runs ---------------------------------------------------------------------------------------
@@ -82,8 +103,12 @@ class Records(L.LightningDataModule):
         return self.loader
 
 
-def train(folder: Path, model: str, *, seed: int | None = None, **settings: Any) -> DifferentialPrivacy:
-    """30 private steps of a model. Raises what the proof raises."""
+def train(
+    folder: Path, model: str, *, seed: int | None = None, users: bool = False, **settings: Any
+) -> DifferentialPrivacy:
+    """30 private steps of a model, of records or of users. Raises what the proof raises."""
+    size = 10 if users else BATCH
+    settings |= BY_USER if users else {}
     defaults = {"noise_multiplier": 1.0, "max_grad_norm": NORM, "delta": 1e-5, "accountant": "rdp", "verbose": False}
     callback = DifferentialPrivacy(seed=seed, **(defaults | settings))
     L.Trainer(
@@ -96,7 +121,7 @@ def train(folder: Path, model: str, *, seed: int | None = None, **settings: Any)
         enable_model_summary=False,
         default_root_dir=folder,
         callbacks=[callback],
-    ).fit(Regression(model, seed=seed or 0), Records(loader_for(model, seed=seed or 0)))
+    ).fit(Regression(model, seed=seed or 0), Records(loader_for(model, seed=seed or 0, batch_size=size)))
     return callback
 
 
@@ -240,6 +265,112 @@ def after_step(change: Callable[[Any, nn.Parameter, Tensor], None]) -> Patch:
     return apply
 
 
+def gathered(change: Callable[[Any, Callable[[], None]], None]) -> Patch:
+    """The clipped sum of a part is taken: what `change` does with the optimizer and with what should be done."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        original = ClippedOptimizer.gather
+        patch.setattr(ClippedOptimizer, "gather", lambda self: change(self, lambda: original(self)))
+
+    return apply
+
+
+def drop(*found: object) -> None:
+    """Whatever was found is thrown away."""
+
+
+def noisy_part(optimizer: Any, gather: Callable[[], None]) -> None:
+    gather()
+    for value in optimizer.params:
+        noise = torch.randn(value.shape, generator=optimizer.generator)
+        value.summed_grad += optimizer.noise_multiplier * optimizer.max_grad_norm * noise
+
+
+def only_last_part(optimizer: Any, gather: Callable[[], None]) -> None:
+    gather()
+    for value in optimizer.params:
+        value.summed_grad = None
+
+
+def doubled_part(optimizer: Any, gather: Callable[[], None]) -> None:
+    gather()
+    for value in optimizer.params:
+        value.summed_grad *= 2
+
+
+def raw_part(optimizer: Any, gather: Callable[[], None]) -> None:
+    norm, optimizer.clipping.max_grad_norm = optimizer.clipping.max_grad_norm, 1e9
+    gather()
+    optimizer.clipping.max_grad_norm = norm
+
+
+def some_of(change: Callable[[Users, int, list[int]], list[int]]) -> Patch:
+    """The records with which a user is in a batch: what `change` makes of all users, of him and of the right ones."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        original = Users.some_of
+        patch.setattr(
+            Users, "some_of", lambda self, user, generator: change(self, user, original(self, user, generator))
+        )
+
+    return apply
+
+
+def in_two_batches() -> Callable[[Users, int, list[int]], list[int]]:
+    """Half of a user's records in one batch, and the others in the next that he is in."""
+    left: dict[int, list[int]] = {}
+
+    def change(users: Users, user: int, records: list[int]) -> list[int]:
+        if user not in left:
+            left[user] = records[len(records) // 2 :]
+            return records[: len(records) // 2] or records
+        return left.pop(user)
+
+    return change
+
+
+def records_drawn(patch: pytest.MonkeyPatch) -> None:
+    """A coin for each record, and not for each user."""
+
+    def batches(self: Any) -> Any:
+        users, rate = self._loader.users, self._loader.sample_rate
+        for _ in range(self._loader.steps):
+            drawn = sampling_module.draw(RECORDS, rate, self._generator)
+            members: dict[int, list[int]] = {}
+            for record in drawn:
+                members.setdefault(int(users.of_record[record]), []).append(record)
+            self._sizes.append(Grouped([len(records) for records in members.values()]))
+            yield [record for records in members.values() for record in records] or [0]
+
+    patch.setattr(sampling_module._Batches, "__iter__", batches)
+
+
+def record_by_record(patch: pytest.MonkeyPatch) -> None:
+    original = Clipping.begin
+    patch.setattr(Clipping, "begin", lambda self, examples: original(self, int(examples)))
+
+
+def longest_record(patch: pytest.MonkeyPatch) -> None:
+    """A user is clipped by the norm of his longest record, and not by that of all of them."""
+
+    def changed(measure: Any, gradients: Any, limit: float, groups: Any) -> Any:
+        found = measure(gradients, limit)
+        norms = torch.stack([part.max() for part in found.norms.split(list(groups))])
+        apart = torch.stack([part.any(1) for part in found.apart.split(list(groups), 1)], 1)
+        return found._replace(norms=norms, apart=apart)
+
+    patch.setattr(clipping_module, "measured_by_user", changed)
+
+
+def split_in_parts(patch: pytest.MonkeyPatch) -> None:
+    original = sampling_module.part_sizes
+    patch.setattr(
+        sampling_module,
+        "part_sizes",
+        lambda examples, most: [Grouped([1] * part) for part in original(int(examples), most)],
+    )
+
+
 def global_noise(patch: pytest.MonkeyPatch) -> None:
     original = opacus_optimizer._generate_noise
     patch.setattr(
@@ -259,6 +390,91 @@ def kept(value: Tensor, std: float, step: int) -> Tensor:
 
 def halves(value: Tensor) -> Tensor:
     return (torch.arange(value.numel()) % 2).view_as(value).to(value)
+
+
+# ---- adaptive and per-layer clipping, and randomness of the operating system -------------------------------------
+
+ADAPTIVE, PER_LAYER, SECURE = {"clipping": "adaptive"}, {"clipping": "per_layer"}, {"secure": True}
+
+
+def norm_after_step(change: Callable[[Any], float]) -> Patch:
+    """The clipping norm after each step: what `change` makes of the private optimizer."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        original = ClippedOptimizer.add_noise
+
+        def changed(self: Any) -> None:
+            original(self)
+            self.followed.norm = self.max_grad_norm = self.clipping.max_grad_norm = change(self)
+
+        patch.setattr(ClippedOptimizer, "add_noise", changed)
+
+    return apply
+
+
+def released(change: Callable[[float], float]) -> Patch:
+    """The noise of the count, in units of its standard deviation: what `change` makes of it."""
+    original = FollowedNorm.release
+    return lambda patch: patch.setattr(
+        FollowedNorm, "release", lambda self, exact, noise: original(self, exact, change(noise))
+    )
+
+
+def of_those_drawn(patch: pytest.MonkeyPatch) -> None:
+    """The count is divided by the number of examples that were drawn."""
+    original = ClippedOptimizer._release_count
+
+    def changed(self: Any, followed: FollowedNorm) -> None:
+        followed.tracking = replace(followed.tracking, batch_size=max(1, len(self.clipping.norms)))
+        original(self, followed)
+
+    patch.setattr(ClippedOptimizer, "_release_count", changed)
+
+
+def counted_twice(patch: pytest.MonkeyPatch) -> None:
+    original = Clipping._note
+
+    def changed(self: Any, *args: Any) -> None:
+        original(self, *args)
+        self.within = 2 * self.within
+
+    patch.setattr(Clipping, "_note", changed)
+
+
+def moving_part(optimizer: Any, gather: Callable[[], None]) -> None:
+    gather()
+    optimizer.clipping.max_grad_norm *= 1.5
+
+
+def layers_divided(change: Callable[[list[Any]], list[Any]]) -> Patch:
+    original = Clipping._divided
+    return lambda patch: patch.setattr(Clipping, "_divided", lambda self: change(original(self)))
+
+
+def noisy(change: Callable[[Tensor, float], Tensor]) -> Patch:
+    """The noise that is not PyTorch's: what `change` makes of it and its deviation."""
+    original = SecureGenerator.noisy
+    return lambda patch: patch.setattr(
+        SecureGenerator,
+        "noisy",
+        lambda self, values, deviation: values + change(original(self, 0 * values, deviation), deviation),
+    )
+
+
+def from_torch(which: int) -> Patch:
+    """Batches (0) or noise (1) from PyTorch's generators."""
+
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        original = callback_module.generators
+
+        def changed(seed: int | None, **options: Any) -> Any:
+            made = list(original(seed, **options))
+            made[which] = original(7, **options)[which]
+            return sampling_module.Generators(*made)
+
+        patch.setattr(callback_module, "generators", changed)
+
+    return apply
 
 
 MUTATIONS = [
@@ -317,4 +533,61 @@ MUTATIONS = [
         after_step(lambda o, p, old: p.add_(o.last_sums[p], alpha=1e-3 * float((p - old).abs().max()) / NORM)),
     ),
     Mutation("a step without noise", after_step(lambda o, p, old: p.copy_(old - 0.01 * o.last_sums[p])), "layers"),
+    # ---- parts of a batch
+    Mutation("noise with every part", gathered(noisy_part), "layers", parts=16),
+    Mutation("a part left out", gathered(lambda o, gather: drop(o.clipping.clipped_sum())), "layers", parts=16),
+    Mutation("the last part alone", gathered(only_last_part), "layers", parts=16),
+    Mutation("parts counted twice", gathered(doubled_part), "17", parts=16),
+    Mutation("parts not clipped", gathered(raw_part), "layers", parts=16),
+    Mutation("a step with every part", gathered(lambda o, gather: drop(o.step())), "layers", parts=16),
+    Mutation("an entry with every part", gathered(lambda o, gather: drop(gather(), o.step_hook(o))), parts=16),
+    # ---- a norm that adapts
+    Mutation(
+        "the count costs the gradient nothing",
+        lambda patch: patch.setattr(adaptive_module, "gradient_noise", lambda noise, count: noise),
+        settings=ADAPTIVE,
+    ),
+    Mutation("the count without noise", released(lambda noise: 0.0), "17", settings=ADAPTIVE),
+    Mutation("the count with half of its noise", released(lambda noise: noise / 2), "17", settings=ADAPTIVE),
+    Mutation("the count with noise that is always the same", released(lambda noise: 1.0), "17", settings=ADAPTIVE),
+    Mutation(
+        "the count with noise from the global generator",
+        lambda patch: patch.setattr(optimizer_module, "standard_normal", lambda generator: float(torch.randn(1))),
+        "17",
+        settings=ADAPTIVE,
+    ),
+    Mutation("the share of those that were drawn", of_those_drawn, "17", settings=ADAPTIVE),
+    Mutation("examples counted twice", counted_twice, "layers", settings=ADAPTIVE),
+    Mutation(
+        "the norm follows the exact median",
+        norm_after_step(lambda o: float(o.clipping.norms.median())),
+        "layers",
+        settings=ADAPTIVE,
+    ),
+    Mutation("the norm grows by itself", norm_after_step(lambda o: 1.01 * o.followed.norm), "17", settings=ADAPTIVE),
+    Mutation("the norm moves within a step", gathered(moving_part), "layers", parts=16, settings=ADAPTIVE),
+    Mutation("noise x0.9, adaptive", noise(lambda z, std, step: 0.9 * z), settings=ADAPTIVE),
+    Mutation("clipping x1.5, adaptive", clipped_to(1.5), "layers", settings=ADAPTIVE),
+    # ---- clipping per layer
+    Mutation("layers clipped to the whole norm", clipped_to(2**0.5), "layers", settings=PER_LAYER),
+    Mutation("a layer that nobody clips", layers_divided(lambda blocks: blocks[:1]), "layers", settings=PER_LAYER),
+    Mutation("a layer twice", layers_divided(lambda blocks: [*blocks, blocks[0]]), "layers", settings=PER_LAYER),
+    Mutation("norms of layers halved", norms(lambda found: found / 2), "layers", settings=PER_LAYER),
+    # ---- randomness of the operating system
+    Mutation("noise x0.9, secure", noisy(lambda z, std: 0.9 * z), settings=SECURE),
+    Mutation("noise of one of four", noisy(lambda z, std: z / 2), "17", settings=SECURE),
+    Mutation("noise of a seed, secure", noisy(lambda z, std: kept(z, std, 0)), "layers", settings=SECURE),
+    Mutation("noise from PyTorch, secure", from_torch(1), settings=SECURE),
+    Mutation("batches from PyTorch, secure", from_torch(0), "17", settings=SECURE),
+    Mutation("rate x2, secure", rate(2), "17", settings=SECURE),
+    # ---- users
+    Mutation("users clipped record by record", record_by_record, "layers", users=True),
+    Mutation("users clipped by their longest record", longest_record, "layers", users=True),
+    Mutation("users clipped to 3 times the norm", clipped_to(3), "17", users=True),
+    Mutation("users split over two batches", some_of(in_two_batches()), "17", users=True),
+    Mutation("users split over parts of a batch", split_in_parts, "layers", parts=5, users=True),
+    Mutation("users with all their records", some_of(lambda users, user, _: users.records_of(user)), "17", users=True),
+    Mutation("records drawn, and not users", records_drawn, "17", users=True),
+    Mutation("one user always in", drawn(lambda batch, users, step: sorted({7, *batch})), "17", users=True),
+    Mutation("users at twice the rate", rate(2), "17", users=True),
 ]

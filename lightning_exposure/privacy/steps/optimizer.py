@@ -14,6 +14,8 @@ from lightning_exposure._checks import number
 from lightning_exposure._opacus import add_to_sum, clean_parameter
 from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.steps.adaptive import FollowedNorm
+from lightning_exposure.privacy.steps.secure import SecureGenerator, standard_normal
 
 
 def private_optimizer(
@@ -22,7 +24,7 @@ def private_optimizer(
     *,
     noise_multiplier: float,
     expected_batch_size: float,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator | SecureGenerator | None = None,
     distributed: bool = False,
 ) -> ClippedOptimizer:
     """Make an optimizer private: it steps along the clipped sum of a batch, with noise.
@@ -77,14 +79,24 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
     Attributes:
         clipping: Where the clipped sums come from.
         last_sums: The clipped sum of each parameter in the last step, before the noise.
-        on_clipped: Called when they are there.
+        on_part: Called with the clipped sums of a part of the batch, and how many examples it had.
+        on_clipped: Called when all parts are in `last_sums`.
+        on_norms: Called with the clipping whenever it has clipped the examples of a step, or a part of them.
+        followed: Moves the clipping norm from step to step; None: it stays.
     """
+
+    noise_multiplier: float
 
     def __init__(self, optimizer: Optimizer, *, clipping: Clipping, **options: Any) -> None:
         super().__init__(optimizer, **options)
         self.clipping = clipping
         self.last_sums: dict[nn.Parameter, Tensor] = {}
+        self.on_part: Callable[[dict[nn.Parameter, Tensor], int], None] | None = None
         self.on_clipped: Callable[[], None] | None = None
+        self.on_norms: list[Callable[[Clipping], None]] = []
+        self.followed: FollowedNorm | None = None
+        self._norms: list[tuple[Tensor, Tensor]] = []  # of the parts so far
+        self._counted = 0.0  # by how many more examples of the parts so far are within the norm than half of them
 
     @property
     def grad_samples(self) -> list[Tensor]:
@@ -96,23 +108,81 @@ class ClippedOptimizer(DPOptimizer):  # type: ignore[misc]
         """How many batches are behind one step: one, because clipped sums are taken batch by batch."""
         return 1
 
+    def gather(self) -> None:
+        """Add the clipped sum of a part of the batch to what the step has gathered so far; other parts follow."""
+        self._gather()
+        self._norms.append((self.clipping.norms, self.clipping.block_norms))
+
     def clip_and_accumulate(self) -> None:
-        """Add the clipped sum of the last batch to what a step has gathered so far."""
+        """Add the clipped sum of the batch, or of the last part of it, to what the step has gathered so far."""
         self.last_sums = {}
+        totals = self._gather()
+        if self._norms:
+            parts = [*self._norms, (last := self.clipping.norms, self.clipping.block_norms)]
+            self.clipping.norms, self.clipping.block_norms = (
+                torch.cat([norms.to(last) for norms in kind], -1) for kind in zip(*parts, strict=True)
+            )
+            self._norms = []
+        self.last_sums = totals
+        if self.on_clipped is not None:
+            self.on_clipped()
+
+    def _gather(self) -> dict[nn.Parameter, Tensor]:
+        examples = self.clipping.examples or 0
         sums = self.clipping.clipped_sum()
+        self._counted += float((self.clipping.within.double() - 0.5).sum())
+        for listener in self.on_norms:
+            listener(self.clipping)
         changed = {id(parameter) for parameter in self.params} ^ {id(parameter) for parameter in sums}
         if changed:
             raise ModelError(
                 f"{len(changed)} trainable parameters are no longer both in the optimizer and in the module; detach "
                 "the clipping, and make both anew."
             )
-        self.last_sums = {parameter: add_to_sum(parameter, sums[parameter]) for parameter in self.params}
-        if self.on_clipped is not None:
-            self.on_clipped()
+        if self.on_part is not None:
+            self.on_part(sums, examples)
+        return {parameter: add_to_sum(parameter, sums[parameter]) for parameter in self.params}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients; always to None, because a parameter's own gradient must stay None (see `Clipping`)."""
+        """Clear the gradients; always to None, because a parameter's own gradient must stay None (see `Clipping`).
+
+        So are those of single examples: what backward passes before have left is none of the step to come.
+        """
+        self.clipping.forget()
+        self._norms, self._counted = [], 0.0
         super().zero_grad(set_to_none=True)
+
+    def add_noise(self) -> None:
+        """Add noise to the sums; if the clipping norm adapts, release the count that moves it, too."""
+        if self.followed is not None:
+            self._release_count(self.followed)
+        self._add_noise()
+        if self.followed is not None:
+            # Not before: the noise of this step is in units of the norm that its examples were clipped to.
+            self.clipping.max_grad_norm = self.max_grad_norm = self.followed.norm
+
+    def _release_count(self, followed: FollowedNorm) -> None:
+        exact, self._counted = self._counted, 0.0
+        followed.release(exact, standard_normal(self.generator))
+
+    def _add_noise(self) -> None:
+        if not isinstance(self.generator, SecureGenerator):
+            super().add_noise()
+            return
+        noise_multiplier: float = self.noise_multiplier
+        self.noise_multiplier = 0.0
+        try:
+            super().add_noise()  # of which there is none, but for Opacus' own notes
+        finally:
+            self.noise_multiplier = noise_multiplier
+        if self._draws_noise:
+            deviation = noise_multiplier * self.max_grad_norm
+            for parameter in self.params:
+                parameter.grad = self.generator.noisy(parameter.grad, deviation)
+
+    @property
+    def _draws_noise(self) -> bool:
+        return True
 
     def release(self) -> Optimizer:
         """The optimizer inside, with nothing left on its parameters of what Opacus has put there."""
@@ -131,6 +201,22 @@ class _DistributedClippedOptimizer(ClippedOptimizer, DistributedDPOptimizer):  #
         # A copy: where Opacus adds no noise, it goes on to work with the sums in place.
         self.last_sums = {parameter: total.clone() for parameter, total in self.last_sums.items()}
         super().add_noise()
+
+    def _release_count(self, followed: FollowedNorm) -> None:
+        # Halves of whole numbers, which add up without rounding.
+        exact = torch.tensor([self._counted], dtype=torch.float64, device=self.params[0].device)
+        self._counted = 0.0
+        torch.distributed.all_reduce(exact)
+        if self._draws_noise:
+            followed.release(float(exact), standard_normal(self.generator))
+        # The norm too: processes on other machines may compute it to another last bit.
+        agreed = torch.tensor([followed.count, followed.norm], dtype=torch.float64, device=exact.device)
+        torch.distributed.broadcast(agreed, 0)
+        followed.count, followed.norm = agreed.tolist()
+
+    @property
+    def _draws_noise(self) -> bool:
+        return bool(self.rank == 0)
 
 
 def _refuse_other_parameters(optimizer: Optimizer, module: nn.Module) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from lightning_exposure._checks import refusal
-from lightning_exposure.errors import DataError
+from lightning_exposure.errors import DataError, FitError
 from lightning_exposure.privacy.steps.accounting import History, with_steps
 from lightning_exposure.privacy.steps.fingerprints import content, part_fingerprints, weights_fingerprint
 
@@ -42,12 +42,19 @@ class Record:
         weights: The fingerprints of the weights that they have led to.
         gaps: After how many private steps weights were found that other things than private steps had changed.
         exemptions: What was allowed to move the weights, as post-processing.
+        of_users: The names of the fits whose steps are about users; those of the others are about records.
     """
 
     fits: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)
     weights: tuple[str, ...] = ()
     gaps: tuple[int, ...] = ()
     exemptions: tuple[str, ...] = ()
+    of_users: tuple[str, ...] = ()
+
+    @property
+    def units(self) -> set[str]:
+        """Whom the steps are about: "record", "user", or both."""
+        return {"user" if name in self.of_users else "record" for name in self.fits}
 
     @property
     def history(self) -> History:
@@ -62,10 +69,12 @@ class Record:
         """How many there are."""
         return sum(steps for _, _, steps in self.fits.values())
 
-    def stepped(self, fit: str, noise_multiplier: float, sample_rate: float) -> Record:
+    def stepped(self, fit: str, noise_multiplier: float, sample_rate: float, unit: str = "record") -> Record:
         """With one step more of a fit; the weights are not known from now on."""
         steps = self.fits[fit][2] if fit in self.fits else 0
-        return replace(self, fits={**self.fits, fit: (noise_multiplier, sample_rate, steps + 1)}, weights=())
+        fits = {**self.fits, fit: (noise_multiplier, sample_rate, steps + 1)}
+        users = self.of_users if unit == "record" else tuple(dict.fromkeys((*self.of_users, fit)))
+        return replace(self, fits=fits, weights=(), of_users=users)
 
     def leading_to(self, *states: Mapping[str, Any]) -> Record:
         """With weights that it has led to, as state dicts: the last ones, and perhaps an average beside them."""
@@ -78,6 +87,7 @@ class Record:
             "weights": list(self.weights),
             "gaps": list(self.gaps),
             "exemptions": list(self.exemptions),
+            **({"of_users": list(self.of_users)} if self.of_users else {}),
         }
 
     @classmethod
@@ -93,15 +103,17 @@ class Record:
                 tuple(map(str, state["weights"])),
                 tuple(map(int, state["gaps"])),
                 tuple(map(str, state["exemptions"])),
+                tuple(map(str, state.get("of_users", ()))),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{KEY}: not a history of private fits ({error!r}); the checkpoint is damaged.") from error
 
     @classmethod
-    def of_history(cls, history: Iterable[Any]) -> Record:
+    def of_history(cls, history: Iterable[Any], unit: str = "record") -> Record:
         """Of steps whose fits have no names: equal histories count as the same."""
         entries = [(float(noise), float(rate), int(steps)) for noise, rate, steps in history]
-        return cls({f"{content([place, *entry]):016x}": entry for place, entry in enumerate(entries)})
+        fits = {f"{content([place, *entry]):016x}": entry for place, entry in enumerate(entries)}
+        return cls(fits, of_users=() if unit == "record" else tuple(fits))
 
 
 def together(records: Iterable[Record]) -> Record:
@@ -123,7 +135,27 @@ def together(records: Iterable[Record]) -> Record:
         tuple(dict.fromkeys(weights for record in listed for weights in record.weights)),
         tuple(sorted({gap for record in listed for gap in record.gaps})),
         tuple(dict.fromkeys(name for record in listed for name in record.exemptions)),
+        tuple(dict.fromkeys(name for record in listed for name in record.of_users)),
     )
+
+
+def refuse_other_units(record: Record, unit: str) -> None:
+    """Refuse a history whose epsilon is about something else than the steps to come.
+
+    That of records says nothing about users with several. That of users is about a user who is added or removed. A
+    record that is added to others of its user makes another user of him: the one is removed and the other added, so
+    that twice the epsilon holds for it, at a larger delta. So neither goes on as the other.
+
+    Raises:
+        FitError: There are such steps.
+    """
+    others = record.units - {unit}
+    if others:
+        raise FitError(
+            f"unit is {unit!r}, and {record.steps} private steps behind these weights were made with "
+            f"unit={others.pop()!r}; expected the same, because one epsilon cannot be about both. Go on with the other "
+            "unit, or begin with weights that these data have no part in."
+        )
 
 
 # ---- with the module, and in this process -------------------------------------------------------------------------
@@ -213,7 +245,7 @@ def in_checkpoint(checkpoint: Mapping[str, Any]) -> Record | None:
     for name, state in (checkpoint.get("callbacks") or {}).items():
         # Of a callback, in a checkpoint from before there was the key.
         if str(name).startswith("DifferentialPrivacy") and isinstance(state, Mapping) and "history" in state:
-            return Record.of_history(state["history"])
+            return Record.of_history(state["history"], state.get("unit", "record"))
     return None
 
 

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.steps.adaptive import FollowedNorm
 from lightning_exposure.privacy.steps.optimizer import private_optimizer
 from lightning_exposure.privacy.steps.proof import Promise, StepProof
+from lightning_exposure.privacy.steps.secure import AnyGenerator
 from lightning_exposure.privacy.steps.watching import BEFORE, BETWEEN, Watch
 
 
 class PrivateSteps:
     """Makes the steps of an optimizer private, between `__init__` and `close`.
 
-    Around every batch, `begin` and `end` are called; in between, `optimizer` steps once. Nothing here knows of
+    Around every batch, `begin` and `end` are called; in between, `optimizer` steps once. If memory does not hold a
+    batch, it comes in parts: `end_part` and `begin_part` are called between two of them. Nothing here knows of
     Lightning.
 
     Args:
@@ -30,7 +31,7 @@ class PrivateSteps:
         count: Called once for every step, before the weights move; what it raises keeps them from moving.
         distributed: Whether several processes train together.
         verify: How many steps with examples in them are looked at closely at first; 0: nothing is proven.
-        promise: What the accountant is told; None: what is told here.
+        promise: What the accountant is told, and whether the clipping norm adapts; None: what is told here.
         watch: Sees what moves the weights between the steps; None: nobody looks.
 
     Attributes:
@@ -52,10 +53,12 @@ class PrivateSteps:
         promise: Promise | None = None,
         watch: Watch | None = None,
     ) -> None:
+        promise = promise or Promise(noise_multiplier, clipping.max_grad_norm)
+        tracking = promise.tracking
         self.optimizer = private_optimizer(
             optimizer,
             clipping,
-            noise_multiplier=noise_multiplier,
+            noise_multiplier=noise_multiplier if tracking is None else tracking.gradient_noise,
             expected_batch_size=expected_batch_size,
             distributed=distributed,
         )
@@ -66,13 +69,14 @@ class PrivateSteps:
             raise
         self.clipping = clipping
         self._count = count
-        promise = promise or Promise(noise_multiplier, clipping.max_grad_norm)
+        self.optimizer.followed = None if tracking is None else FollowedNorm(tracking, clipping.max_grad_norm)
         self.proof = StepProof(
             clipping.module, self.optimizer, optimizer, promise, verify=verify, distributed=distributed
         )
         self._watch = watch
         self._private = self._steps = 0  # in this batch
         self._proven = False  # this batch
+        self.optimizer.on_part = self.proof.part
         self.optimizer.on_clipped = self.proof.clipped
         self.optimizer.attach_step_hook(self._on_private_step)
         self._hooks: list[Any] = [
@@ -80,24 +84,34 @@ class PrivateSteps:
             optimizer.register_step_post_hook(self._after_step),
         ]
 
-    def use_noise(self, generator: torch.Generator) -> None:
+    def use_noise(self, generator: AnyGenerator) -> None:
         """Take the noise from a generator from now on."""
         self.optimizer.generator = generator
 
-    def begin(self, examples: int, draw: tuple[Sequence[int], Tensor] | None = None) -> None:
+    def begin(self, examples: int, draw: tuple[Any, ...] | None = None, *, first: int | None = None) -> None:
         """Say how many examples the coming batch has; 0: whatever the module is shown counts as nothing.
 
         Args:
             examples: Their number.
-            draw: Which records they are, and the state of the generator before they were drawn; None if nobody knows.
+            draw: Which records they are, and the state of the generator before they were drawn (see `poisson.Draw`);
+                None if nobody knows.
+            first: How many of them are in the first part of the batch; None: all.
         """
-        self.clipping.begin(examples)
+        self.clipping.begin(examples if first is None else first)
         self._private = self._steps = 0
         self._proven = False
         self._come_last_and_first()
         if self._watch is not None:
             self._watch.glance(BETWEEN)
         self.proof.begin(examples, draw)
+
+    def end_part(self) -> None:
+        """After the backward pass of a part of the batch: clip its examples; others follow."""
+        self.optimizer.gather()
+
+    def begin_part(self, examples: int) -> None:
+        """Say how many examples the next part of the batch has; 0: whatever the module is shown counts as nothing."""
+        self.clipping.begin(examples)
 
     def end(self) -> None:
         """Check that the batch led to exactly one step, and that this was private.

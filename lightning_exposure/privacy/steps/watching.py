@@ -33,20 +33,25 @@ BEFORE = " moved before the step"
 
 
 class Watch:
-    """Compares the weights, frozen ones too, and the state of the optimizer with what they were when last settled.
+    """Compares the weights, frozen ones too, and the state of the optimizers with what they were when last settled.
 
     Args:
         module: What is trained.
-        optimizer: The user's own optimizer.
+        optimizer: The user's own optimizer, of which the private one is made.
+        others: Further ones, which train other parts of the module without privacy.
 
     Attributes:
-        settled: What the optimizer was set to when last settled, group by group.
+        settled: What the optimizers were set to when last settled, group by group.
     """
 
     settled: list[dict[str, Any]]
 
-    def __init__(self, module: nn.Module, optimizer: Optimizer) -> None:
-        self._module, self._optimizer = module, optimizer
+    def __init__(self, module: nn.Module, optimizer: Optimizer, *others: Optimizer) -> None:
+        self._module, self._optimizers = module, (optimizer, *others)
+        # Not asked again later: whoever trains with several optimizers freezes the weights of the others meanwhile.
+        self._trained = {
+            id(each): {id(value) for value in _held(each) if value.requires_grad} for each in self._optimizers
+        }
         self._allowed = 0
         self._weights: dict[str, Hashable] = {}
         self._state: dict[str, Hashable] = {}
@@ -61,9 +66,14 @@ class Watch:
         self._weights = fingerprints(dict(self._module.named_parameters()))
         self._settle_optimizer()
 
-    def settle_step(self) -> None:
-        """Take as it is now what a private step may change; not the frozen weights."""
-        trained = {name: value for name, value in self._module.named_parameters() if value.requires_grad}
+    def settle_step(self, optimizer: Optimizer | None = None) -> None:
+        """Take as it is now what a step may change; not the frozen weights, nor those of other optimizers.
+
+        Args:
+            optimizer: Who has made the step; None: the private one.
+        """
+        mine = self._trained[id(self._optimizers[0] if optimizer is None else optimizer)]
+        trained = {name: value for name, value in self._module.named_parameters() if id(value) in mine}
         self._weights = self._weights | fingerprints(trained)
         self._settle_optimizer()
 
@@ -151,14 +161,16 @@ class Watch:
             )
 
     def _settings(self) -> list[dict[str, Any]]:
-        return [{key: group[key] for key in sorted(group) if key != "params"} for group in self._optimizer.param_groups]
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        return [{key: group[key] for key in sorted(group) if key != "params"} for group in groups]
 
     # ---- parts ----------------------------------------------------------------------------------------------------
 
     def _remembered(self) -> Iterator[tuple[str, Tensor]]:
-        """The tensors in the optimizer's state, by name."""
+        """The tensors in the optimizers' states, by name."""
         names: dict[Any, str] = {value: name for name, value in self._module.named_parameters()}
-        for place, (parameter, state) in enumerate(self._optimizer.state.items()):
+        states = (item for optimizer in self._optimizers for item in optimizer.state.items())
+        for place, (parameter, state) in enumerate(states):
             name = names.get(parameter, str(place)) if isinstance(parameter, Tensor) else str(parameter)
             if isinstance(state, dict):
                 for key, value in state.items():
@@ -166,7 +178,8 @@ class Watch:
                         yield f"{key} of {name}", value
 
     def _left_out(self, weights: dict[str, nn.Parameter]) -> set[str]:
-        frozen = {name: value for name, value in weights.items() if not value.requires_grad}
+        trained = set().union(*self._trained.values())
+        frozen = {name: value for name, value in weights.items() if id(value) not in trained}
         if sum(value.numel() for value in frozen.values()) <= _ALWAYS:
             return set()
         return {name for name in frozen if self._chance.random() > 1 / 8}
@@ -189,6 +202,10 @@ class Watch:
             "the private optimizer changes them, such as a hook of the module or of another callback. "
             f"{STOPPED} {_remedy('weights')}"
         )
+
+
+def _held(optimizer: Optimizer) -> Iterator[nn.Parameter]:
+    return (value for group in optimizer.param_groups for value in group["params"])
 
 
 def _remedy(what: str) -> str:

@@ -7,6 +7,7 @@ that mixes the examples. So a training run is looked at while it runs, one quest
 - `_clipping`: was each example clipped?
 - `_noise`: is it noise, and enough of it?
 - `_batches`: were they drawn by Poisson sampling?
+- `_users`: were users drawn as a whole, with no more records than they may have?
 - `_accountant`: was it told what was done?
 - `_weights`: did they move along the private gradient, and not otherwise?
 - `mixing`, `reruns`: do examples have a part in each other's gradients?
@@ -20,6 +21,7 @@ from lightning_exposure.privacy.steps.proof._clipping import check_clipping
 from lightning_exposure.privacy.steps.proof._error import FALSE_ALARM, STOPPED, ErrorBudget
 from lightning_exposure.privacy.steps.proof._noise import NOISE_TESTS, NoiseTests, check_noise, noise_limits
 from lightning_exposure.privacy.steps.proof._step_proof import Promise, StepProof
+from lightning_exposure.privacy.steps.proof._users import UsersOfProcess
 from lightning_exposure.privacy.steps.proof._weights import Snapshot, weights_of
 from lightning_exposure.privacy.steps.proof.coordinates import Coordinates
 
@@ -35,6 +37,7 @@ __all__ = [
     "Promise",
     "Snapshot",
     "StepProof",
+    "UsersOfProcess",
     "check_accounting",
     "check_clipping",
     "check_draw",

@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.proof._error import STOPPED
+
+_Value = TypeVar("_Value")
+
+
+def check_blocks(blocks: Sequence[Sequence[nn.Parameter]], parameters: Collection[nn.Parameter]) -> None:
+    """Refuse norms that are taken over others than all parameters, or twice over some.
+
+    Args:
+        blocks: Over which parameters each norm is taken.
+        parameters: All that are trained.
+
+    Raises:
+        FitError: A parameter is in no block, or in two.
+
+    Example:
+        >>> one, other = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+        >>> check_blocks([[one], [other]], [one, other])
+        >>> check_blocks([[one]], [one, other])
+        Traceback (most recent call last):
+        ...
+        lightning_exposure.errors.FitError: The step was not clipped: 1 of 2 parameters are in no norm, or in two. ...
+    """
+    found = Counter(id(parameter) for block in blocks for parameter in block)
+    wrong = {id(parameter) for parameter in parameters} ^ {key for key, count in found.items() if count == 1}
+    if wrong:
+        raise FitError(
+            f"The step was not clipped: {len(wrong)} of {len(parameters)} parameters are in no norm, or in two. "
+            f"{STOPPED}"
+        )
+
+
+def parts_of(
+    values: Mapping[nn.Parameter, _Value], blocks: Sequence[Sequence[nn.Parameter]]
+) -> list[dict[nn.Parameter, _Value]]:
+    """What belongs to the parameters of each block, as far as there is something."""
+    return [{parameter: values[parameter] for parameter in block if parameter in values} for block in blocks]
 
 
 def check_clipping(sums: Iterable[Tensor], norms: Tensor, *, examples: int, max_grad_norm: float) -> None:

@@ -28,6 +28,7 @@ from lightning_exposure.privacy.steps.proof._error import (
     of_normal,
     of_squares,
 )
+from lightning_exposure.privacy.steps.secure import AnyGenerator, SecureGenerator
 
 NOISE_TESTS = {
     "size": 4,
@@ -48,7 +49,7 @@ _ROUNDING = 64
 """By how many units in the last place of its parts a sum of a few numbers may be off."""
 _VISIBLE = 2e4
 """How many times larger than the noise a number may be for the noise to be still seen beside it."""
-_AGAIN = 2**18
+AGAIN = 2**18
 """Of how many numbers, at most, the noise is drawn again: some milliseconds."""
 _LAGS = 4
 _ALIKE = 32
@@ -201,11 +202,11 @@ def _wrong_size(squares: float, count: int, steps: int, deviation: float, *, uni
 
 def drawn_again(
     shapes: Sequence[tuple[str, torch.Size]],
-    generator: torch.Generator,
+    generator: AnyGenerator,
     *,
     deviation: float,
     dtype: torch.dtype = torch.float32,
-    limit: int = _AGAIN,
+    limit: int = AGAIN,
 ) -> dict[str, Tensor]:
     """The noise that a generator gives to the first parameters, drawn as Opacus draws it: normal, one after the other.
 
@@ -226,6 +227,9 @@ def drawn_again(
         count += shape.numel()
         if count > limit:
             break
+        if isinstance(generator, SecureGenerator):
+            found[name] = torch.from_numpy(deviation * generator.normal(shape.numel())).view(shape)
+            continue
         found[name] = torch.normal(
             0.0, deviation, size=shape, generator=generator, device=generator.device, dtype=dtype
         )

@@ -8,6 +8,7 @@ is compared in random directions, in which the gradients of a linear map need no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -15,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import FitError
-from lightning_exposure.privacy.clipping.gradients import Gradient, Products, Rows
+from lightning_exposure.privacy.clipping.gradients import Gradient, Products, Rows, Whole
 from lightning_exposure.privacy.clipping.norms import squares_of_formed
 from lightning_exposure.privacy.clipping.rounding import wide
 from lightning_exposure.privacy.steps.proof._error import STOPPED
+from lightning_exposure.privacy.users.grouping import groups_of, spans_of
 
 _DIRECTIONS = 4
 _NUMBERS = 2**22
@@ -35,10 +37,11 @@ class SumOfExamples:
 
     Args:
         gradients: For each parameter the parts of its per-example gradients.
-        examples: How many examples there are.
+        examples: How many examples there are; `Grouped`, if what is clipped are users.
         scale: What the loss has divided every example's gradient by.
         luck: Chooses examples and directions; private.
-        most: Of how many examples the norms are recomputed, at most; None: of all, if the model is small.
+        most: Of how many examples of a batch the norms are recomputed, at most; None: of all, if the model is small.
+        share: Which part of its batch these are.
     """
 
     def __init__(
@@ -49,21 +52,26 @@ class SumOfExamples:
         luck: np.random.Generator,
         *,
         most: int | None = None,
+        share: float = 1.0,
     ) -> None:
-        self._examples, self._scale = examples, scale
+        spans, self._scale = spans_of(examples), scale
+        groups = groups_of(examples)
+        self._units, self._who = len(spans), "examples" if groups is None else "users"
         self._generator = torch.Generator().manual_seed(int(luck.integers(2**62)))
         self._half = any(
             part.dtype in (torch.bfloat16, torch.float16) for parts in gradients.values() for part in parts
         )
         each = sum(parameter.numel() + sum(map(_held, parts)) for parameter, parts in gradients.items())
-        count = min(examples, examples if most is None else most, max(1, _NUMBERS // max(1, each)))
-        self._chosen = torch.from_numpy(luck.permutation(examples)[:count].copy())
-        self._norms = _norms(gradients, self._chosen) * scale
+        few = int(_NUMBERS * self._units // max(1, each * examples))
+        count = min(self._units, max(1, math.ceil(share * (few if most is None else min(few, most)))))
+        self._chosen = torch.from_numpy(luck.permutation(self._units)[:count].copy())
+        self._norms = _norms(gradients, [spans[place] for place in self._chosen.tolist()]) * scale
         self._directions: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
         self._along: dict[nn.Parameter, Tensor] = {}
         for parameter, parts in gradients.items():
             left, right = self._directions[parameter] = self._random_directions(parts[0])
-            self._along[parameter] = torch.stack([_along(part, left, right) for part in parts]).sum(0)
+            along = torch.stack([_along(part, left, right) for part in parts]).sum(0)
+            self._along[parameter] = along if groups is None else _by_user(along, groups)
 
     def check(self, sums: Mapping[nn.Parameter, Tensor], norms: Tensor, max_grad_norm: float) -> None:
         """Refuse another sum than that of examples, each clipped by its own norm.
@@ -76,15 +84,16 @@ class SumOfExamples:
         Raises:
             FitError: It is another one.
         """
-        if len(norms) != self._examples:
-            raise FitError(f"The step clipped {len(norms)} gradients of {self._examples} examples. {STOPPED}")
+        if len(norms) != self._units:
+            raise FitError(f"The step clipped {len(norms)} gradients of {self._units} {self._who}. {STOPPED}")
         tolerance, norms = _ROUNDING[self._half], wide(norms).cpu()
         used = norms[self._chosen]
         wrong = ~((used - self._norms).abs() <= tolerance * self._norms.clamp(min=max_grad_norm))
-        if self._examples and bool(wrong.any()):
+        if self._units and bool(wrong.any()):
             place = int(wrong.nonzero()[0])
+            one = "an example" if self._who == "examples" else "a user"
             raise FitError(
-                f"The step was not clipped: an example whose gradient has a norm of {float(self._norms[place]):.4g} "
+                f"The step was not clipped: {one} whose gradient has a norm of {float(self._norms[place]):.4g} "
                 f"was clipped as if it were {float(used[place]):.4g}. {STOPPED}"
             )
         weights = (max_grad_norm / (norms + 1e-6)).clamp(max=1.0)
@@ -94,7 +103,7 @@ class SumOfExamples:
             if not bool(((expected - seen).abs() <= allowed).all()):
                 raise FitError(
                     "The step was not clipped: its sum is another one than that of its "
-                    f"{self._examples} examples, each clipped to max_grad_norm={max_grad_norm:g} by its own norm. "
+                    f"{self._units} {self._who}, each clipped to max_grad_norm={max_grad_norm:g} by its own norm. "
                     f"{STOPPED}"
                 )
 
@@ -127,13 +136,30 @@ class SumOfExamples:
         return left, right if sizes[1] > 1 else torch.ones_like(right)
 
 
-def _norms(gradients: Gradients, chosen: Tensor) -> Tensor:
-    """Of some examples, from their gradients themselves, in double precision."""
+def _norms(gradients: Gradients, chosen: Sequence[range]) -> Tensor:
+    """Of some examples, or of users with several, from their gradients themselves, in double precision."""
     if not gradients or not len(chosen):
         return torch.zeros(len(chosen), dtype=torch.float64)
     # One parameter after the other: the copies of all would take as much memory as the batch.
-    squares = [squares_of_formed([[part.of(chosen) for part in parts]]).values[0].cpu() for parts in gradients.values()]
+    squares = [_squares(parts, chosen) for parts in gradients.values()]
     return torch.stack(squares).sum(0).sqrt()
+
+
+def _squares(parts: Sequence[Gradient], chosen: Sequence[range]) -> Tensor:
+    if all(len(span) == 1 for span in chosen):
+        examples = torch.tensor([span.start for span in chosen])
+        return squares_of_formed([[part.of(examples) for part in parts]]).values[0].cpu()
+    found = [squares_of_formed([[_added_up(part.of(torch.tensor(span))) for part in parts]]) for span in chosen]
+    return torch.cat([one.values[0].cpu() for one in found])
+
+
+def _added_up(part: Gradient) -> Gradient:
+    """The sum of the gradients of all examples, as that of one."""
+    if isinstance(part, Whole):
+        return Whole(part.values.sum(0, keepdim=True))
+    if isinstance(part, Rows):
+        return Rows(part.indices.reshape(1, -1), part.values.flatten(0, 1)[None], part.rows)
+    return Products(part.left.flatten(0, 1)[None], part.right.flatten(0, 1)[None])
 
 
 def _held(part: Gradient) -> int:
@@ -156,6 +182,12 @@ def _along(part: Gradient, left: Tensor, right: Tensor) -> Tensor:
     else:
         found = [values.flatten(1) @ left.to(values) for values in _chunks(part.values)]
     return torch.cat(found).cpu()
+
+
+def _by_user(values: Tensor, groups: Sequence[int]) -> Tensor:
+    """The sums over the examples of each user."""
+    owners = torch.arange(len(groups)).repeat_interleave(torch.tensor(groups))
+    return values.new_zeros(len(groups), values.shape[1]).index_add_(0, owners, values)
 
 
 def _step(values: Tensor) -> int:

@@ -7,7 +7,7 @@ an example's gradient is the same whatever the other examples are, to the last d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from lightning_exposure.privacy.steps.proof._error import STOPPED
 from lightning_exposure.privacy.steps.proof._naming import who_mixes
 from lightning_exposure.privacy.steps.proof.reruns.examples import Examples, Seen
 from lightning_exposure.privacy.steps.proof.reruns.rows import BatchRows
+from lightning_exposure.privacy.users.grouping import Grouped, groups_of, spans_of, units_of
 
 _MANY = 16
 """From so many examples on, a part of a batch has four of them, otherwise two."""
@@ -26,6 +27,8 @@ _LOOK, _LEAST = 3, 8
 """How many examples are looked at in a whole batch, and from which size on; otherwise one."""
 _HARMLESS = 1e-6
 """Which part of max_grad_norm does no harm, however large it is beside the gradient."""
+_NOTHING = 1e-4
+"""Which part of a gradient may be rounding alone, in a layer that has hardly any."""
 _NUDGES = 3
 _SAME = 1e-3
 """Which part of the tolerance is left where the very same batch is run again, and only a state is another one."""
@@ -44,7 +47,7 @@ class _Pair:
         rows: Where the examples are taken from.
         first: Their places in it.
         second: The same, with others in the place of those that are not looked at.
-        look: How many are.
+        look: How many are, as `Grouped`, if they are users with all their examples.
     """
 
     rows: BatchRows
@@ -53,10 +56,30 @@ class _Pair:
     look: int
 
     def part(self, count: int) -> _Pair:
-        """The same with fewer examples, of which one is looked at."""
-        size = len(self.first)
-        few = [0, *range(max(1, size - count + 1), size)]
-        return _Pair(self.rows, [self.first[k] for k in few], [self.second[k] for k in few], 1)
+        """The same with fewer examples, of which one is looked at, or one user."""
+        size, one = len(self.first), len(self.span(0))
+        few = [*range(one), *range(max(one, size - count + 1), size)]
+        look = 1 if groups_of(self.look) is None else Grouped([one])
+        return _Pair(self.rows, [self.first[k] for k in few], [self.second[k] for k in few], look)
+
+    def span(self, place: int) -> range:
+        """Where the examples are of one that is looked at."""
+        return spans_of(self.look)[place]
+
+    def alone(self, place: int) -> list[int]:
+        """The places of one that is looked at."""
+        return [self.first[k] for k in self.span(place)]
+
+    def repeated(self, place: int) -> list[int]:
+        """A batch of the same shape that has nothing in it but one that is looked at."""
+        span, own = self.span(place), self.alone(place)
+        return [own[(k - span.start) % len(span)] for k in range(len(self.first))]
+
+    @property
+    def examples(self) -> int:
+        """How many there are, each of those that are not looked at by itself."""
+        groups = groups_of(self.look)
+        return len(self.first) if groups is None else Grouped([*groups, *[1] * (len(self.first) - self.look)])
 
 
 class MixingProbe:
@@ -66,7 +89,7 @@ class MixingProbe:
         examples: Runs training steps.
         module: What is trained, to say who mixes.
         loss_reduction: What the loss is said to be over the examples, "mean" or "sum".
-        max_grad_norm: What each example is clipped to.
+        max_grad_norm: Gives what each example is clipped to.
         tolerance: By which part of its norm a gradient may be off: rounding.
         precision: By which part numbers may be off in a forward pass.
         luck: Chooses the examples; private.
@@ -81,22 +104,23 @@ class MixingProbe:
         module: nn.Module,
         *,
         loss_reduction: str,
-        max_grad_norm: float,
+        max_grad_norm: Callable[[], float],
         tolerance: float,
         precision: float,
         luck: np.random.Generator,
     ) -> None:
         self._examples, self._module = examples, module
-        self._loss_reduction, self._norm = loss_reduction, max_grad_norm
+        self._loss_reduction, self._norm_now = loss_reduction, max_grad_norm
         self._tolerance, self._precision, self._luck = tolerance, precision, luck
         self.rows = 0
 
     @staticmethod
     def cost(examples: int, *, whole: bool = False) -> int:
         """How many examples are run again to look at a batch, if the model draws no random numbers."""
+        each = max(groups_of(examples) or (1,))
         if whole:
-            return examples + _looked_at(examples) + 1
-        return (4 if examples >= _MANY else 2) + 2
+            return examples + (_looked_at(examples) + 1) * each
+        return (3 if examples >= _MANY else 1) + 3 * each
 
     def check(self, batch: Any, examples: int, *, whole: bool = False) -> str | None:
         """Look at examples of a batch.
@@ -133,13 +157,13 @@ class MixingProbe:
         with self._examples.without_dropout():
             found = self._inside(pair)
             for place, inside in enumerate(found):
-                only = pair.rows.take([pair.first[place]])
-                alone = self._examples.alone(only)
-                self.rows += 1
+                only, size = pair.rows.take(pair.alone(place)), len(pair.span(place))
+                alone = self._examples.alone(only, times=size if self._loss_reduction == "mean" else 1)
+                self.rows += size
                 if not inside.random and self._differ(inside, alone):
                     problem = self._refuse(pair, place, inside, alone) or problem
                 elif not place:
-                    self._check_clipping(only, alone)
+                    self._check_clipping(only, alone, 1 if groups_of(pair.look) is None else Grouped([size]))
         if found[0].random:
             # With the same random numbers and the same shape, every row gets the same ones.
             problem = self._compare(pair) or problem
@@ -159,16 +183,22 @@ class MixingProbe:
 
     def _choose(self, rows: BatchRows, examples: int, *, whole: bool) -> _Pair:
         """Examples, those beside them, and others in their place."""
-        order = [int(place) for place in self._luck.permutation(examples)]
+        spans = spans_of(examples)
+        order = [spans[place] for place in self._luck.permutation(len(spans))]
         look = _looked_at(examples) if whole else 1
-        chosen, rest = order[:look], order[look:]
+        chosen, rest = ([place for span in part for place in span] for part in (order[:look], order[look:]))
         if whole:
             beside, instead = rest, (rest[: len(rest) // 2] * 3)[: len(rest)]
         else:
             count = 3 if examples >= _MANY else 1
             beside, instead = rest[:count], rest[count : 2 * count]
         instead += chosen[:1] * (len(beside) - len(instead))
-        return _Pair(rows, chosen + beside, chosen + instead, look)
+        looked_at = look if groups_of(examples) is None else Grouped([len(span) for span in order[:look]])
+        return _Pair(rows, chosen + beside, chosen + instead, looked_at)
+
+    @property
+    def _norm(self) -> float:
+        return self._norm_now()
 
     def _differ(self, one: Seen, other: Seen, tolerance: float | None = None) -> bool:
         return one.differs_from(other, tolerance or self._tolerance, _HARMLESS * self._norm)
@@ -180,7 +210,7 @@ class MixingProbe:
         places = pair.first if places is None else places
         self.rows += len(places)
         before = None if after is None else pair.rows.take(after)
-        return self._examples.inside(pair.rows.take(places), len(places), look=pair.look, after=before)
+        return self._examples.inside(pair.rows.take(places), pair.examples, look=units_of(pair.look), after=before)
 
     def _compare(self, pair: _Pair) -> str | None:
         """The same examples among others, with the same random numbers."""
@@ -235,12 +265,13 @@ class MixingProbe:
         if self._is_rounding(pair, place, inside, alone):
             return None
         count, ratio = len(pair.first), inside.norm / alone.norm if alone.norm else float("inf")
-        for second in (pair.second, [pair.first[place]] * count):
+        for second in (pair.second, pair.repeated(place)):
             other = self._inside(pair, second)[place]
             if self._differ(inside, other):
                 raise self._mixing(pair, place, inside, other, second)
-        is_sum = self._loss_reduction == "mean" and abs(ratio / count - 1) < 0.1
-        is_mean = self._loss_reduction == "sum" and abs(ratio * count - 1) < 0.1
+        times = count / len(pair.span(place))
+        is_sum = self._loss_reduction == "mean" and abs(ratio / times - 1) < 0.1
+        is_mean = self._loss_reduction == "sum" and abs(ratio * times - 1) < 0.1
         if is_sum or is_mean:
             found, remedy = ("sum", "sum") if is_sum else ("mean", "mean")
             raise MixingError(
@@ -259,7 +290,8 @@ class MixingProbe:
 
     def _mixing(self, pair: _Pair, place: int, one: Seen, other: Seen, second: Sequence[int]) -> MixingError:
         batches = (pair.rows.take(pair.first), pair.rows.take(second))
-        where = who_mixes(self._module, self._examples, *batches, len(second), place)
+        named_by = (who_mixes(self._module, self._examples, *batches, len(second), row) for row in pair.span(place))
+        where = next((name for name in named_by if name is not None), None)
         if where is None and one.is_parallel_to(other, 1e-3):
             return MixingError(
                 "The gradient of an example depends on the other examples of its batch: the loss weighs each example "
@@ -275,17 +307,17 @@ class MixingProbe:
             "losses between examples are not possible; nn.LayerNorm and nn.GroupNorm are."
         )
 
-    def _check_clipping(self, batch: Any, alone: Seen) -> None:
+    def _check_clipping(self, batch: Any, alone: Seen, examples: int) -> None:
         """What the example gives to the sum, by brute force: its gradient, longer than the limit, and cut to it."""
         if not alone.norm:
             return
         times = 10 * self._norm / alone.norm
-        clipped = self._examples.clipped(batch, times=times)
-        self.rows += 1
-        # Shorter does no harm: what rounding may have hidden is taken off.
-        if clipped.norm <= self._norm * (1 + self._tolerance) and clipped.is_parallel_to(alone, self._tolerance):
+        clipped = self._examples.clipped(batch, examples, times=times)
+        self.rows += examples
+        if self._is_clipped(clipped, alone):
             return
-        if alone.random and self._examples.alone(batch).differs_from(alone, self._tolerance):
+        scale = examples if self._loss_reduction == "mean" else 1
+        if alone.random and self._examples.alone(batch, times=scale).differs_from(alone, self._tolerance):
             return
         raise FitError(
             f"The step was not clipped: an example whose gradient has a norm of {alone.norm * times:.4g} by itself "
@@ -293,6 +325,21 @@ class MixingProbe:
             f"{STOPPED}"
         )
 
+    def _is_clipped(self, clipped: Seen, alone: Seen) -> bool:
+        """Whether an example gives to the sum its own gradient, cut to its limit in each block of parameters."""
+        blocks = self._examples.blocks
+        limit = self._norm / len(blocks) ** 0.5
+        for names in blocks:
+            one, other = clipped.within(names), alone.within(names)
+            # Shorter does no harm: what rounding may have hidden is taken off.
+            if not one.norm <= limit * (1 + self._tolerance):
+                return False
+            # What is next to nothing beside the other layers is rounding, and points anywhere.
+            seen = len(blocks) == 1 or other.norm > _NOTHING * alone.norm
+            if seen and not one.is_parallel_to(other, self._tolerance):
+                return False
+        return True
+
 
 def _looked_at(examples: int) -> int:
-    return _LOOK if examples >= _LEAST else 1
+    return _LOOK if units_of(examples) >= _LEAST else 1

@@ -70,6 +70,47 @@ def check_collate(make: Make, records: Sequence[Any], luck: np.random.Generator,
     return None
 
 
+def check_order(make: Make, records: Sequence[Any], luck: np.random.Generator, *, state: Any = None) -> str | None:
+    """Put other records into a batch, one at a time, and refuse a way to make batches that moves the others.
+
+    By itself a record may be anywhere. But those of a user are clipped together, and what tells them from others is
+    their place.
+
+    Args:
+        make: Makes a batch of records.
+        records: Some of them.
+        luck: Chooses their order and the random numbers; private.
+        state: What may have a state that has to stay as it is, such as the collate function itself.
+
+    Returns:
+        What could not be looked at, and why; None if everything could.
+
+    Raises:
+        MixingError: Records are in other places than they were put.
+    """
+    count, compared = len(records), len(records) < 2
+    with unnoticed(state):
+        for _ in range(_LOOKS):
+            seed, put = int(luck.integers(2**31)), [records[place] for place in luck.permutation(count)]
+            one, end = _made(make, put, seed)
+            drew = end != _seeded(seed)
+            for place in range(count if one.rows.found else 0):
+                instead = put[(place + 1 + int(luck.integers(count))) % count]
+                other, other_end = _made(make, [*put[:place], instead, *put[place + 1 :]], seed)
+                if drew and (other_end != end or one.shapes != other.shapes):
+                    continue  # the others may have got other random numbers
+                compared = True
+                if any(not _alike(one.each[k], other.each[k]) for k in range(count) if k != place):
+                    raise MixingError(
+                        "The records of a batch are not in the order in which they were drawn: collate_fn, a hook that "
+                        "changes batches (on_before_batch_transfer, on_after_batch_transfer), or __getitems__ of the "
+                        "dataset, puts them into another one, such as by their length. With unit='user' the records of "
+                        f"a user are clipped together, and their places tell which they are. {STOPPED} Leave them in "
+                        "their order; pack_padded_sequence(..., enforce_sorted=False) needs no other."
+                    )
+    return None if compared else "whether collate_fn leaves records in their order, by which users are told apart"
+
+
 class _Made:
     """A batch, and its records one by one."""
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,18 +28,34 @@ class Seen:
     """What was seen of one gradient.
 
     Attributes:
-        numbers: Some numbers of it; all of them, if the model is small.
-        norm: The norm of all numbers.
+        parts: Some numbers of it, by parameter; all of them, if the model is small.
+        norms: The norm of all numbers of each parameter.
         randomness: How the global generators stood afterwards.
         random: Whether they had moved, or generators of the module's own.
         changed: Whether the module's state was another one afterwards.
     """
 
-    numbers: Tensor
-    norm: float
+    parts: Mapping[str, Tensor]
+    norms: Mapping[str, float]
     randomness: RandomState
     random: bool
     changed: bool
+
+    @cached_property
+    def numbers(self) -> Tensor:
+        """Some numbers of the gradient, in a row."""
+        return torch.cat([part.double().cpu() for part in self.parts.values()])
+
+    @cached_property
+    def norm(self) -> float:
+        """The norm of all numbers."""
+        return math.hypot(*self.norms.values())
+
+    def within(self, names: Iterable[str]) -> Seen:
+        """What was seen of some parameters."""
+        chosen = list(names)
+        parts = {name: self.parts[name] for name in chosen}
+        return replace(self, parts=parts, norms={name: self.norms[name] for name in chosen})
 
     def differs_from(self, other: Seen, tolerance: float, floor: float = 0.0) -> bool:
         """Whether the gradient is another one, by more than a part of its length and by more than a floor."""
@@ -71,16 +89,26 @@ class Examples:
         clipping: Of the module, attached.
         step: Runs a training step.
         coordinates: Which numbers are looked at.
+        whole: What the module is a part of, if the step runs more than it; None: nothing.
     """
 
-    def __init__(self, clipping: Clipping, step: Step, coordinates: Coordinates) -> None:
+    def __init__(
+        self, clipping: Clipping, step: Step, coordinates: Coordinates, whole: nn.Module | None = None
+    ) -> None:
         self._clipping, self._step, self._coordinates = clipping, step, coordinates
+        self._whole = clipping.module if whole is None else whole
         self._state: LightState | None = None
+
+    @property
+    def blocks(self) -> list[list[str]]:
+        """The names of the parameters over which each norm is taken."""
+        names = {value: name for name, value in self._module.named_parameters()}
+        return [[names[value] for value in block] for block in self._clipping.blocks]
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
         """Several runs in a row, for which everything is remembered once."""
-        with torch.enable_grad(), unnoticed(self._module, self._clipping) as self._state:
+        with torch.enable_grad(), unnoticed(self._whole, self._clipping) as self._state:
             try:
                 yield
             finally:
@@ -91,36 +119,41 @@ class Examples:
 
         Args:
             batch: What the module is shown.
-            examples: How many examples it has.
+            examples: How many examples it has; `Grouped`, if users are looked at.
             look: How many of them are looked at.
             after: What it is shown before, if anything.
         """
 
         def gradients() -> Gradients:
             self._clipping.begin(examples)
-            torch.autograd.backward(self._loss(batch))
+            self._backward(batch)
             return self._clipping.gradients_of(range(look))
 
         return self._run(gradients, after, watch=True)
 
-    def alone(self, batch: Any) -> Seen:
-        """The gradient of the only example in a batch, by autograd and nothing else."""
+    def alone(self, batch: Any, *, times: float = 1.0) -> Seen:
+        """The gradient of the only example in a batch, by autograd and nothing else.
+
+        Args:
+            batch: What the module is shown; all examples of the only user.
+            times: What its loss is multiplied with.
+        """
 
         def gradients() -> Gradients:
             self._clipping.examples = None  # nobody listens
             named = [(name, value) for name, value in self._module.named_parameters() if value.requires_grad]
-            found = torch.autograd.grad(self._loss(batch), [value for _, value in named], allow_unused=True)
+            found = self._plain_gradients(batch, [value for _, value in named], times)
             for (name, value), part in zip(named, found, strict=True):
                 yield name, [torch.zeros_like(value) if part is None else part.detach()]
 
         return self._run(gradients)[0]
 
-    def clipped(self, batch: Any, *, times: float) -> Seen:
-        """What the only example in a batch gives to the clipped sum, if its loss is multiplied with a number."""
+    def clipped(self, batch: Any, examples: int = 1, *, times: float) -> Seen:
+        """What the only example in a batch, or the only user, gives to the clipped sum, if its loss is multiplied."""
 
         def gradients() -> Gradients:
-            self._clipping.begin(1)
-            torch.autograd.backward(self._loss(batch) * times)
+            self._clipping.begin(examples)
+            self._backward(batch, times)
             names = {value: name for name, value in self._module.named_parameters()}
             return ((names[value], [part]) for value, part in self._clipping.clipped_sum().items())
 
@@ -129,7 +162,7 @@ class Examples:
     @contextlib.contextmanager
     def without_dropout(self) -> Iterator[None]:
         """Meanwhile what drops numbers at random, such as nn.Dropout and nn.LSTM(dropout=...), drops none."""
-        rates = [(part, name, getattr(part, name)) for part in self._module.modules() for name in _dropouts(part)]
+        rates = [(part, name, getattr(part, name)) for part in self._whole.modules() for name in _dropouts(part)]
         for part, name, _ in rates:
             setattr(part, name, 0.0)
         outer = self._state
@@ -145,7 +178,7 @@ class Examples:
     @contextlib.contextmanager
     def nudged(self, part: float, seed: int) -> Iterator[None]:
         """Meanwhile every weight is another one by a small part of it: as rounding would have it."""
-        kept = [(value, value.detach().clone()) for value in self._module.parameters()]
+        kept = [(value, value.detach().clone()) for value in self._whole.parameters()]
         generator = torch.Generator().manual_seed(seed)
         try:
             for value, before in kept:
@@ -160,6 +193,20 @@ class Examples:
     def _module(self) -> nn.Module:
         return self._clipping.module
 
+    def _forward(self, batch: Any) -> None:
+        """Show the module a batch, for what it remembers of it."""
+        self._step(batch)
+
+    def _backward(self, batch: Any, times: float = 1.0) -> None:
+        """Go through a batch and back, to the parameters; the loss multiplied with a number."""
+        torch.autograd.backward(self._loss(batch) * times)
+
+    def _plain_gradients(
+        self, batch: Any, parameters: Sequence[nn.Parameter], times: float = 1.0
+    ) -> Sequence[Tensor | None]:
+        """The gradients of some parameters, by autograd."""
+        return torch.autograd.grad(self._loss(batch) * times, list(parameters), allow_unused=True)
+
     def _loss(self, batch: Any) -> Tensor:
         loss = self._step(batch)
         if loss is None:
@@ -171,33 +218,32 @@ class Examples:
         if light is None:
             with self.session():
                 return self._run(gradients, after, watch=watch)
-        kept = [(value, value.grad) for value in self._module.parameters()]
+        kept = [(value, value.grad) for value in self._whole.parameters()]
         state, own = light.fingerprint() if watch else [], light.randomness()
         parts: list[dict[str, Tensor]] = []
-        squares: list[float] = []
+        norms: list[dict[str, float]] = []
         try:
             if after is not None:
                 self._clipping.examples = None
-                self._step(after)
+                self._forward(after)
                 before.restore()
             for name, found in gradients():
-                parts, squares = parts or [{} for _ in found], squares or [0.0] * len(found)
+                parts, norms = parts or [{} for _ in found], norms or [{} for _ in found]
                 for place, values in enumerate(found):
                     parts[place][name] = self._coordinates.of_one(name, values)
-                    squares[place] += float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
+                    norms[place][name] = float(torch.linalg.vector_norm(values, dtype=torch.float64))
             randomness = RandomState()
             moved = randomness != before or light.randomness() != own
             changed = watch and light.fingerprint() != state
         finally:
             self._clipping.examples = None
-            self._clipping._forget()
+            self._clipping.forget()
             for value, grad in kept:
                 value.grad = grad
             light.restore()
             before.restore()
         return [
-            Seen(self._coordinates.of_parts(numbers), square**0.5, randomness, moved, changed)
-            for numbers, square in zip(parts, squares, strict=True)
+            Seen(numbers, lengths, randomness, moved, changed) for numbers, lengths in zip(parts, norms, strict=True)
         ]
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.proof.mixing import MixingProbe
-from lightning_exposure.privacy.steps.proof.reruns._collating import Make, check_collate
+from lightning_exposure.privacy.steps.proof.reruns._collating import Make, check_collate, check_order
 from lightning_exposure.privacy.steps.proof.reruns.undoing import unnoticed
+from lightning_exposure.privacy.users.grouping import units_of
 
 SHARE = 0.1
 """Which part of the examples is run again, at most, after the first time."""
@@ -49,7 +50,7 @@ class Probes:
         """
         self._trained += examples
         self._again = False
-        if examples < 2 or not self._wants(examples):
+        if units_of(examples) < 2 or not self._wants(examples):
             return
         try:
             self._look(batch, examples)
@@ -77,16 +78,19 @@ class Probes:
             self._done += 1
             self._note(f"a training step could not be run again ({type(problem).__name__}: {problem})")
 
-    def collate(self, make: Make | None, read: Callable[[], Sequence[Any]], state: Any) -> None:
+    def collate(
+        self, make: Make | None, read: Callable[[], Sequence[Any]], state: Any, *, in_order: bool = False
+    ) -> None:
         """Look at how batches are made of records, once.
 
         Args:
             make: Makes a batch of records; None: as PyTorch does, which mixes nothing.
             read: Gives some records.
             state: What may have a state: the function that makes batches.
+            in_order: Whether records have to stay where they are, because their places tell whose they are.
 
         Raises:
-            MixingError: Records are mixed.
+            MixingError: Records are mixed, or moved.
         """
         if self._collated or not self._first:
             return
@@ -97,6 +101,8 @@ class Probes:
             with unnoticed(state):
                 records = read()
             problem = check_collate(make, records, self._luck, state=state)
+            if in_order and problem is None:
+                problem = check_order(make, records, self._luck, state=state)
         except FitError:
             raise
         except Exception as error:

@@ -28,6 +28,7 @@ class LightState:
 
     Args:
         objects: Where to begin; everything that can be reached from there is remembered.
+        listeners: Whether what listens to the layers, to make them private, is remembered as well.
 
     Example:
         >>> module = nn.Linear(1, 1)
@@ -39,12 +40,12 @@ class LightState:
         ([], 0)
     """
 
-    def __init__(self, *objects: Any) -> None:
+    def __init__(self, *objects: Any, listeners: bool = True) -> None:
         self._known: dict[int, tuple[Any, Any]] = {}
         waiting = list(objects)
         while waiting:
             value = waiting.pop()
-            if id(value) in self._known or not _is_state(value):
+            if id(value) in self._known or not _is_state(value) or (_is_listener(value) and not listeners):
                 continue
             content = _content(value)
             self._known[id(value)] = (value, content)
@@ -64,11 +65,14 @@ class LightState:
         """What tensors and fractions hold now, to be compared with another time; counters are left out."""
         found = []
         for value, _ in self._known.values():
-            # What listens to the layers is no part of the model.
-            if not type(value).__module__.startswith("lightning_exposure.privacy"):
+            if not _is_listener(value):  # that is no part of the model
                 now = [value] if isinstance(value, Tensor) else _reached(value, _content(value))
                 found += [_bytes(part) for part in now if isinstance(part, Tensor | float)]
         return found
+
+
+def _is_listener(value: Any) -> bool:
+    return type(value).__module__.startswith("lightning_exposure.privacy")
 
 
 def _printed(state: Any) -> str:
