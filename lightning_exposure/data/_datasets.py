@@ -89,6 +89,11 @@ class CanaryDataset(Dataset[Any]):
             return int(index) - self._first
         return None
 
+    def user_at(self, index: int) -> str | None:
+        """The canary that an index stands for: with all its occurrences it is a user of its own (see `name_users`)."""
+        occurrence = self.occurrence_at(index)
+        return None if occurrence is None else self.occurrences.id(occurrence)
+
     def ids_at(self, indices: Any) -> tuple[str, ...]:
         """The ids of the canaries among some indices."""
         listed = indices if isinstance(indices, list | tuple) else [indices]

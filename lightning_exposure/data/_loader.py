@@ -142,9 +142,14 @@ class Weaver:
         batches = start()
         return self._count(batches, self._recorded.notes)
 
-    def _count(self, batches: Iterator[Any], notes: deque[tuple[str, ...]]) -> Iterator[Any]:
+    def _count(self, batches: Iterator[Any], notes: deque[tuple[tuple[str, ...], bool]]) -> Iterator[Any]:
         for batch in batches:
-            self._deliver(notes.popleft())
+            ids, continued = notes.popleft()
+            if continued:
+                self.recent[-1] += ids
+                self._record(ids)
+            else:
+                self._deliver(ids)
             yield batch
 
     def _count_tagged(self, batches: Iterator[Any], skip: int) -> Iterator[Any]:

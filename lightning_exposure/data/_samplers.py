@@ -15,6 +15,7 @@ from torch.utils.data.distributed import DistributedSampler
 from lightning_exposure.data._datasets import CanaryDataset
 from lightning_exposure.data._weaving import REPEAT, random_for, share, weave, weave_unknown
 from lightning_exposure.errors import DataError
+from lightning_exposure.privacy.steps.parts import Continued
 
 
 @dataclass
@@ -193,13 +194,14 @@ class Recorded:
 
     Attributes:
         dataset: What the indices are of.
-        notes: The ids of the canaries in every batch that was passed on but not handed out yet.
+        notes: The ids of the canaries in every batch that was passed on but not handed out yet; and whether it is a
+            part that goes on with the batch before.
         skip: How many batches to leave out at the beginning of a pass.
     """
 
     def __init__(self, inner: Any, dataset: CanaryDataset) -> None:
         """Record what a sampler or batch sampler gives."""
-        self.notes: deque[tuple[str, ...]] = deque()
+        self.notes: deque[tuple[tuple[str, ...], bool]] = deque()
         self.skip = 0
         self.dataset = dataset
         self._inner = inner
@@ -214,8 +216,8 @@ class Recorded:
         self.notes = deque()
         return self._record(self.notes, self.skip)
 
-    def _record(self, notes: deque[tuple[str, ...]], skip: int) -> Iterator[Any]:
+    def _record(self, notes: deque[tuple[tuple[str, ...], bool]], skip: int) -> Iterator[Any]:
         for number, batch in enumerate(self._inner):
             if number >= skip:
-                notes.append(self.dataset.ids_at(batch))
+                notes.append((self.dataset.ids_at(batch), isinstance(batch, Continued)))
                 yield batch

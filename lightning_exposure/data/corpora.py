@@ -23,8 +23,12 @@ def python_topics() -> str:
     return "\n\n".join(topics[name] for name in sorted(topics))
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
+def read_text(path: str | os.PathLike[str], argument: str = "text_or_path") -> str:
     r"""Read a text file in UTF-8, with line breaks as ``\n`` and without a byte order mark.
+
+    Args:
+        path: Of the file.
+        argument: What an error calls it.
 
     Raises:
         DataError: There is no such file, or it is empty, binary or in another encoding; names the path.
@@ -33,18 +37,18 @@ def read_text(path: str | os.PathLike[str]) -> str:
         content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(
-            f"text_or_path is {str(path)!r}, which cannot be read ({error.strerror}); expected the path of a UTF-8 "
+            f"{argument} is {str(path)!r}, which cannot be read ({error.strerror}); expected the path of a UTF-8 "
             "text file. Check the path."
         ) from error
     if b"\0" in content:
-        raise DataError(f"text_or_path is {str(path)!r}, a binary file; expected a UTF-8 text file. Check the path.")
+        raise DataError(f"{argument} is {str(path)!r}, a binary file; expected a UTF-8 text file. Check the path.")
     try:
         text = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"text_or_path is {str(path)!r}, which is not UTF-8 (byte {error.start} is {content[error.start]:#04x}); "
+            f"{argument} is {str(path)!r}, which is not UTF-8 (byte {error.start} is {content[error.start]:#04x}); "
             "expected a UTF-8 text file. Convert it, for example with iconv -t utf-8."
         ) from error
     if not text.strip():
-        raise DataError(f"text_or_path is {str(path)!r}, an empty file; expected words in it. Check the path.")
+        raise DataError(f"{argument} is {str(path)!r}, an empty file; expected words in it. Check the path.")
     return text

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from lightning_exposure import DifferentialPrivacy
-from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy import PoissonLoader, epsilon
 from tests.callbacks.privacy_setups import (
     BATCH,
@@ -300,37 +299,6 @@ def test_a_batch_that_the_module_skips_is_a_step_of_noise_alone(tmp_path: Path) 
     with pytest.warns(UserWarning, match="`training_step` returned `None`"):
         trainer(tmp_path, callback).fit(Skipping(), Data())
     assert callback.steps == 2 * STEPS
-
-
-class Gpt2(L.LightningModule):
-    """Ties its weights; looks its positions up once for all examples, unless it is given some for each."""
-
-    def __init__(self, *, positions: bool) -> None:
-        super().__init__()
-        transformers = pytest.importorskip("transformers")
-        sizes = {"vocab_size": VOCAB, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 2}
-        dropouts = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.0)
-        config = transformers.GPT2Config(**sizes, **dropouts, bos_token_id=0, eos_token_id=0)
-        self.model = transformers.GPT2LMHeadModel(config)
-        self.positions = positions
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Any:
-        (tokens,) = batch
-        positions = torch.arange(tokens.shape[1]).repeat(len(tokens), 1) if self.positions else None
-        return self.model(input_ids=tokens, labels=tokens, position_ids=positions).loss
-
-    def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def test_a_gpt2_needs_positions_for_each_example(tmp_path: Path) -> None:
-    module, callback = Gpt2(positions=True), privacy(verify_steps=100)
-    loader = PoissonLoader(Data().train_dataloader())
-    trainer(tmp_path, callback, max_epochs=1).fit(module, loader)
-    assert callback.steps == STEPS
-    assert module.model.lm_head.weight is module.model.transformer.wte.weight
-    with pytest.raises(ModelError, match=r"wpe.* position ids"):
-        trainer(tmp_path, privacy()).fit(Gpt2(positions=False), PoissonLoader(Data().train_dataloader()))
 
 
 # ---- again and again ------------------------------------------------------------------------------------------

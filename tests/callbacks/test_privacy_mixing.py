@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,39 @@ def test_a_step_that_needs_what_a_hook_has_set_is_looked_at_after_it(tmp_path: P
 
     with pytest.raises(MixingError, match="before 'head' is called"):
         trainer(tmp_path, privacy()).fit(Prepares(), Data())
+
+
+HOOKS_BEFORE = ["on_train_batch_start", "on_before_batch_transfer", "on_after_batch_transfer"]
+
+
+def keeping(hook: str, kept: Callable[[Tensor], Tensor]) -> Base:
+    """A module whose hook keeps something of the batch, which its step then takes off."""
+
+    def keep(self: Any, batch: Any, batch_idx: int) -> Any:
+        self.kept = kept(batch["x"])
+        return None if hook == "on_train_batch_start" else batch
+
+    class Keeps(Base):
+        def loss(self, batch: Any) -> Tensor:
+            return super().loss({**batch, "x": batch["x"] - self.kept})
+
+    setattr(Keeps, hook, keep)
+    return Keeps()
+
+
+@pytest.mark.filterwarnings("ignore:You have overridden:UserWarning")
+@pytest.mark.parametrize("hook", HOOKS_BEFORE)
+def test_what_a_hook_keeps_of_the_batch_is_seen(hook: str, tmp_path: Path) -> None:
+    with pytest.raises(MixingError, match=r"depends on the other examples of its batch|before 'body' is called"):
+        trainer(tmp_path, privacy()).fit(keeping(hook, lambda x: x.mean(0)), Data())
+
+
+@pytest.mark.filterwarnings("ignore:You have overridden:UserWarning")
+@pytest.mark.parametrize("hook", HOOKS_BEFORE)
+def test_what_a_hook_keeps_of_each_example_is_fine(hook: str, tmp_path: Path) -> None:
+    callback, module = privacy(verify_steps=100), keeping(hook, lambda x: x.mean(1, keepdim=True))
+    trainer(tmp_path, callback, max_epochs=2).fit(module, Data())
+    assert callback.steps == 8
 
 
 def test_a_step_that_takes_whole_batches_only_is_looked_at_in_whole(tmp_path: Path, capsys: Any) -> None:

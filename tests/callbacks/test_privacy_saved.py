@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
-from lightning_exposure.callbacks.private._batches import part_of
+from lightning_exposure.callbacks.private.watching._batches import part_of
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.saved_state import SavedState
 from tests.callbacks.privacy_setups import STEPS, VOCAB, WIDTH, Data, Module, privacy, same, trainer, weights

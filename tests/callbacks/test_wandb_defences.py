@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,17 @@ class Quantized(L.Callback):
         record.defences.append({"name": "quantize", "levels": 256, "kept": CANARIES[0].text, "texts": ["a", "b"]})
 
 
-def config_of(folder: Path) -> dict[str, Any]:
+def config_of(folder: Path, *, until: str = "defences") -> dict[str, Any]:
+    """Another process writes it: on a busy machine its end may come after `wandb.finish`."""
+    for _ in range(100):
+        found = _config_in(folder)
+        if until in found:
+            break
+        time.sleep(0.1)
+    return found
+
+
+def _config_in(folder: Path) -> dict[str, Any]:
     (file,) = folder.glob("**/*.wandb")
     found: dict[str, Any] = {}
     for data in records(file):

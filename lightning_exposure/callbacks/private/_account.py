@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from lightning_exposure._lightning import MODEL_STATES
 from lightning_exposure.callbacks.private._announcing import announce_origin
-from lightning_exposure.callbacks.private._seams import put
+from lightning_exposure.callbacks.private.watching.seams import put
 from lightning_exposure.privacy.steps.origin import (
     KEY,
     Record,
@@ -19,6 +19,7 @@ from lightning_exposure.privacy.steps.origin import (
     in_checkpoint,
     publish,
     record_of,
+    refuse_other_units,
     remember,
     together,
     trace,
@@ -31,13 +32,18 @@ class Account:
     Args:
         told: What the user says that was spent before.
         exempt: What the user vouches for.
+        unit: Whom the steps to come are about, "record" or "user".
 
     Attributes:
         record: The private fits behind the weights.
+
+    Raises:
+        FitError: What was spent before was about another unit.
     """
 
-    def __init__(self, told: Record | None, exempt: tuple[str, ...]) -> None:
-        self._told, self._exempt = told, exempt
+    def __init__(self, told: Record | None, exempt: tuple[str, ...], unit: str = "record") -> None:
+        self._told, self._exempt, self._unit = told, exempt, unit
+        refuse_other_units(told or Record(), unit)
         self._loaded: Record | None = None  # from the checkpoint that a run is resumed from
         self._fit: str | None = None
         self._start = ""  # the fingerprint of the weights that the fit has begun with
@@ -56,14 +62,19 @@ class Account:
         """Take up what a checkpoint says of its weights."""
         self._loaded = in_checkpoint(checkpoint)
 
-    def load(self, history: list[Any]) -> None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Take up the history that a callback has saved; the checkpoint itself may have said more."""
-        self._loaded = self._loaded or Record.of_history(history)
+        self._loaded = self._loaded or Record.of_history(state["history"], state.get("unit", "record"))
         self.record = self._loaded
 
     def open(self, trainer: Trainer, module: LightningModule, *, verbose: bool) -> None:
-        """Find out what was spent on the weights before, say so, and begin a new fit."""
+        """Find out what was spent on the weights before, say so, and begin a new fit.
+
+        Raises:
+            FitError: That was about another unit.
+        """
         origin = trace(module, [record for record in (self._loaded, self._told) if record is not None])
+        refuse_other_units(origin.record, self._unit)
         if not origin.known and origin.record.steps:
             origin = replace(origin, record=replace(origin.record, gaps=(*origin.record.gaps, origin.record.steps)))
         announce_origin(trainer, origin, verbose=verbose)
@@ -74,7 +85,7 @@ class Account:
     def step(self, module: Any, noise_multiplier: float, sample_rate: float) -> None:
         """Count a step."""
         assert self._fit is not None
-        self.record = self.record.stepped(self._fit, noise_multiplier, sample_rate)
+        self.record = self.record.stepped(self._fit, noise_multiplier, sample_rate, self._unit)
         if module is not None:
             remember(module, self.record)
 

@@ -7,13 +7,24 @@ from collections.abc import Sequence
 
 from lightning.pytorch import Trainer
 
+from lightning_exposure._lightning import steps_made
 from lightning_exposure.callbacks._progress import say
+from lightning_exposure.callbacks.private._metrics import STATEMENT
+from lightning_exposure.privacy.clipping.clipping import Clipping
+from lightning_exposure.privacy.steps.adaptive import Tracking
 from lightning_exposure.privacy.steps.origin import Origin
 from lightning_exposure.privacy.steps.poisson import PoissonLoader
 
 
 def announce(
-    trainer: Trainer, loader: PoissonLoader, noise: float, norm: float, outlook: str, exempt: Sequence[str]
+    trainer: Trainer,
+    loader: PoissonLoader,
+    noise: float,
+    norm: float,
+    outlook: str,
+    exempt: Sequence[str],
+    *,
+    norms: bool,
 ) -> None:
     """Say what noise there is, and what epsilon it will come to.
 
@@ -24,12 +35,15 @@ def announce(
         norm: The clipping norm.
         outlook: What the steps to come will spend.
         exempt: What the user vouches for.
+        norms: Whether something is logged of the norms of examples.
     """
-    rate = loader.sample_rate
+    rate, users = loader.sample_rate, loader.users
     say(
         trainer,
         f"Private training: noise multiplier {noise:.4g}, clipping norm {norm:g}, sample rate {rate:.4g} (about "
-        f"{loader.records * rate:.4g} of {loader.records} records a step).",
+        f"{loader.units * rate:.4g} of {loader.units} {loader.unit}s a step"
+        + ("" if users is None else f", each with at most {users.most} records")
+        + ").",
     )
     say(trainer, outlook)
     if exempt:
@@ -38,7 +52,37 @@ def announce(
             f"This epsilon takes your word for it that no training data are behind what {', '.join(exempt)} changes "
             "(post_processing).",
         )
-    say(trainer, "Epsilon is per record; what occurs k times in the data is covered as a group only, by k times it.")
+    if norms:
+        say(trainer, STATEMENT)
+    per_record = "Epsilon is per record; what occurs k times in the data is covered as a group only, by k times it."
+    per_user = (
+        f"Epsilon is per user, with all records that are his, of {loader.records}; what k users have in common is "
+        "covered as a group only, by k times it."
+    )
+    say(trainer, per_record if users is None else per_user)
+
+
+def announce_clipping(trainer: Trainer, clipping: Clipping, tracking: Tracking | None, *, secure: bool) -> None:
+    """Say how examples are clipped, if not as a whole to one norm, and where the noise comes from.
+
+    Args:
+        trainer: Who trains.
+        clipping: Clips them.
+        tracking: How the norm adapts; None: it does not.
+        secure: Whether the noise is the operating system's.
+    """
+    if clipping.per_layer:
+        say(trainer, "Examples are clipped layer by layer, each to the clipping norm over the root of their number.")
+    if tracking is not None:
+        say(
+            trainer,
+            f"The clipping norm follows the {tracking.settings.quantile:g} quantile of the examples' norms. The noise "
+            f"on the count of examples within it has a standard deviation of {tracking.count_noise:.4g}, and the "
+            f"gradient a noise multiplier of {tracking.gradient_noise:.4g}: together they are one step with the noise "
+            "multiplier that the accountant is told.",
+        )
+    if secure:
+        say(trainer, "Batches and noise come from the operating system's cryptographic generator.")
 
 
 def announce_origin(trainer: Trainer, origin: Origin, *, verbose: bool) -> None:
@@ -66,7 +110,7 @@ def announce_origin(trainer: Trainer, origin: Origin, *, verbose: bool) -> None:
         )
     if gaps:
         say(trainer, f"The weights were changed without privacy after {_numbers(gaps)} private steps; not covered.")
-    unknown = trainer.global_step - before
+    unknown = steps_made(trainer) - before
     if unknown > 0:
         say(trainer, f"{unknown} steps before these were made without privacy; epsilon does not cover them.")
     elif not before:

@@ -7,19 +7,25 @@ from typing import Any
 
 import torch
 
-from lightning_exposure.callbacks.private._seams import put
+from lightning_exposure.callbacks.private.watching.seams import put
 from lightning_exposure.errors import DataError, FitError
+from lightning_exposure.privacy.steps.parts import Rest
 from lightning_exposure.privacy.steps.poisson import Draw, PoissonLoader
+from lightning_exposure.privacy.steps.secure import AnyGenerator
 
 
 def replace_loader(
-    source: Any, generator: Callable[[], torch.Generator], failed: Callable[[DataError], None]
+    source: Any,
+    generator: Callable[[], AnyGenerator],
+    protect: Callable[[PoissonLoader], None],
+    failed: Callable[[DataError], None],
 ) -> Callable[[], None]:
     """Let a data module or module give a Poisson loader in the place of its own.
 
     Args:
         source: The data module or module.
         generator: Makes the generator of every pass over the data.
+        protect: Lets a loader draw records, or users.
         failed: Told why there cannot be one. If it were raised when Lightning asks, torch's classes would stay patched.
 
     Returns:
@@ -31,6 +37,7 @@ def replace_loader(
         loader = original()
         try:
             made = loader if isinstance(loader, PoissonLoader) else PoissonLoader(loader)
+            protect(made)
         except DataError as problem:
             failed(problem)
             return loader
@@ -66,17 +73,21 @@ def refuse_change(before: PoissonLoader | None, loader: PoissonLoader) -> None:
     """Refuse a loader that is not of the same data as the one before.
 
     Raises:
-        FitError: It has other records, or other steps.
+        FitError: It has other records, other users, or other steps.
     """
-    if before is not None and (loader.steps, loader.records) != (before.steps, before.records):
+    if before is not None and (loader.steps, loader.records, loader.users) != (
+        before.steps,
+        before.records,
+        before.users,
+    ):
         raise FitError(
             f"The training loader changed while it trained, from {before!r} to {loader!r}; the epsilon would not "
-            "hold. Leave reload_dataloaders_every_n_epochs out, or return data of the same size."
+            "hold. Leave reload_dataloaders_every_n_epochs out, or return data of the same size, and of the same users."
         )
 
 
-def next_draw(loader: PoissonLoader) -> tuple[int, Draw]:
-    """How many examples the coming batch has, and which records they are.
+def next_draw(loader: PoissonLoader) -> tuple[int, Draw, Rest]:
+    """How many examples the coming batch has, which records they are, and the parts of it that are still to be read.
 
     Raises:
         FitError: Nothing was drawn for it.
@@ -86,4 +97,4 @@ def next_draw(loader: PoissonLoader) -> tuple[int, Draw]:
             "A batch did not come out of the PoissonLoader, or was not yet fetched when the step began. Leave the "
             "fetching to the Trainer: use training_step(self, batch, batch_idx)."
         )
-    return loader.sizes.popleft(), loader.draws.popleft()
+    return loader.sizes.popleft(), loader.draws.popleft(), loader.rests.popleft()

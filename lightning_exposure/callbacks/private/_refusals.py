@@ -7,6 +7,8 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
+from lightning_exposure._checks import refusal
+from lightning_exposure._lightning import takes_iterator
 from lightning_exposure.data.packages import package_of
 from lightning_exposure.errors import FitError
 
@@ -40,6 +42,21 @@ def refuse_optimizers(optimizers: list[Any]) -> None:
     kind = type(optimizers[0]).__name__
     if kind == "LBFGS":
         _refuse([f"{kind} looks at a batch several times in a step, and would each time spend privacy; use another."])
+
+
+def refuse_seeded(seed: int | None, *, secure: bool) -> None:
+    """Refuse a seed beside randomness that has none.
+
+    Raises:
+        ArgumentError: Both were asked for.
+    """
+    if secure and seed is not None:
+        raise refusal(
+            "seed",
+            seed,
+            "None with secure=True",
+            "What comes from the operating system cannot be repeated: leave one of them out.",
+        )
 
 
 def is_overridden(method: str, instance: object, kind: str) -> bool:
@@ -92,11 +109,12 @@ def refused_strategy(strategy: object) -> str | None:
     )
 
 
-def _parts(trainer: Any, module: LightningModule, callback: object, kind: type) -> Iterator[str]:
-    if not module.automatic_optimization:
+def _parts(trainer: Any, module: LightningModule, callback: Any, kind: type) -> Iterator[str]:
+    yield from _steps_of_its_own(trainer, module, getattr(callback, "private", None))
+    if not module.automatic_optimization and getattr(callback, "max_physical_batch_size", None) is not None:
         yield (
-            f"{type(module).__name__}.automatic_optimization is False: steps of its own could not be told from private "
-            "ones; use automatic optimization."
+            f"max_physical_batch_size is {callback.max_physical_batch_size}: with automatic_optimization=False the "
+            "module makes its steps itself, and no parts of a batch can be put before them; leave it out."
         )
     if is_overridden("configure_gradient_clipping", module, "LightningModule"):
         yield (
@@ -109,14 +127,45 @@ def _parts(trainer: Any, module: LightningModule, callback: object, kind: type) 
         if any(type(other).__name__ == finder for other in trainer.callbacks):
             yield f"{finder}: its trials are not private; find the value once, on other data, and leave it out."
     if any(type(other).__name__ == "GradientAccumulationScheduler" for other in trainer.callbacks):
-        yield "GradientAccumulationScheduler: a step must be that of one batch; leave it out, or use larger batches."
+        yield (
+            "GradientAccumulationScheduler: a step must be that of one batch; leave it out. For batches that memory "
+            "does not hold, use DifferentialPrivacy(max_physical_batch_size=...)."
+        )
+    if takes_iterator(module.training_step):
+        yield (
+            f"{type(module).__name__}.training_step(self, dataloader_iter) fetches its batches by itself, so that "
+            "nobody knows which records they are; use training_step(self, batch, batch_idx)."
+        )
+
+
+def _steps_of_its_own(trainer: Any, module: LightningModule, private: str | None) -> Iterator[str]:
+    kind = type(module).__name__
+    if private is None:
+        if not module.automatic_optimization:
+            yield (
+                f"{kind}.automatic_optimization is False: it makes its steps itself, and which of them see the data is "
+                "for you to say. Name the part that does, whose optimizer is then the private one: "
+                'DifferentialPrivacy(private="discriminator"); or use automatic optimization.'
+            )
+        return
+    if module.automatic_optimization:
+        yield (
+            f"private is {private!r}, and {kind}.automatic_optimization is True: then there is one optimizer, and it "
+            "is private; leave it out, or set automatic_optimization to False."
+        )
+    if trainer.world_size > 1:
+        yield (
+            f"private is {private!r}, with {trainer.world_size} processes: the steps of the other optimizers would not "
+            "be brought together; use one device."
+        )
 
 
 def accumulation(batches: int) -> str:
     """Why gradients cannot be accumulated."""
     return (
         f"Trainer(accumulate_grad_batches={batches}): a step must be that of one batch, of which the accountant knows; "
-        "leave it out, or use larger batches."
+        "leave it out. For batches that memory does not hold, ask for the large batch in the loader, and use "
+        "DifferentialPrivacy(max_physical_batch_size=...)."
     )
 
 
@@ -128,14 +177,14 @@ def overspent(max_epsilon: float | None, epsilon: float) -> str:
     )
 
 
-def refuse_exchanged(optimizers: list[Any], private: Any) -> None:
-    """Refuse optimizers of a Trainer that are not the private one.
+def refuse_exchanged(optimizers: list[Any], expected: list[Any]) -> None:
+    """Refuse optimizers of a Trainer that are not the private one, and those beside it.
 
     Raises:
         FitError: They are others.
     """
-    if private is None or optimizers != [private]:
+    if len(optimizers) != len(expected) or any(a is not b for a, b in zip(optimizers, expected, strict=True)):
         raise FitError(
-            "The Trainer's optimizers are not the private one any more. Something has set trainer.optimizers; the "
-            "training was stopped, because it would not have been private."
+            "The Trainer's optimizers are not the private one any more, and those beside it. Something has set "
+            "trainer.optimizers; the training was stopped, because it would not have been private."
         )

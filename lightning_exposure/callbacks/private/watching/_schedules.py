@@ -21,9 +21,9 @@ from torch import Tensor
 
 from lightning_exposure._lightning import metrics_hidden
 from lightning_exposure._torch import inner_schedules
-from lightning_exposure.callbacks.private._monitors import followed_metrics
 from lightning_exposure.callbacks.private._refusals import is_overridden
-from lightning_exposure.callbacks.private._rerunning import silenced
+from lightning_exposure.callbacks.private.watching.monitors import followed_metrics
+from lightning_exposure.callbacks.private.watching.rerunning import silenced
 from lightning_exposure.errors import FitError
 from lightning_exposure.privacy.steps.fingerprints import content
 from lightning_exposure.privacy.steps.proof.reruns.undoing import LightState, unnoticed

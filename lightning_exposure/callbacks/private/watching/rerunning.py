@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
 
 from lightning_exposure._lightning import silent_logger, takes_batch_index
+from lightning_exposure.callbacks.private._refusals import is_overridden
 
 _LOGS = ("log", "log_dict", "print")
 """The methods of a module by which it says something."""
+_TRANSFERS = ("on_before_batch_transfer", "on_after_batch_transfer")
+
+
+def hooks_before_step(module: Any, batch: Any, batch_idx: int) -> None:
+    """Call the hooks of a module's own that see a batch before its training step does: they may keep something of it.
+
+    Those that the user vouches for are left out; they may move weights.
+
+    Args:
+        module: What is trained.
+        batch: Any batch, as the training step will get it.
+        batch_idx: Its number.
+    """
+    # Copies: hooks may write into what they get, and whoever changes the batch that is trained on is refused for it.
+    for name in _TRANSFERS:
+        if _is_own(module, name):
+            with contextlib.suppress(Exception):  # they are meant for what the batch was before them
+                getattr(module, name)(copy.deepcopy(batch), 0)
+    if _is_own(module, "on_train_batch_start"):
+        module.on_train_batch_start(copy.deepcopy(batch), batch_idx)
+
+
+def _is_own(module: Any, name: str) -> bool:
+    return name not in vars(module) and is_overridden(name, module, "LightningModule")
 
 
 def run_step(trainer: Any, module: Any, batch: Any, batch_idx: int) -> Any:

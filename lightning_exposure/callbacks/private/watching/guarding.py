@@ -9,10 +9,10 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from lightning_exposure.callbacks.private._carrying import Carried, Received
-from lightning_exposure.callbacks.private._schedules import Blind
-from lightning_exposure.callbacks.private._seams import exempt_hooks, put, wrap
-from lightning_exposure.callbacks.private._twins import Twins
+from lightning_exposure.callbacks.private.watching._carrying import Carried, Received
+from lightning_exposure.callbacks.private.watching._schedules import Blind
+from lightning_exposure.callbacks.private.watching._twins import Twins
+from lightning_exposure.callbacks.private.watching.seams import exempt_hooks, put, wrap
 from lightning_exposure.privacy.steps.private_steps import PrivateSteps
 from lightning_exposure.privacy.steps.saved_state import SavedState, saved_values
 from lightning_exposure.privacy.steps.watching import Watch
@@ -27,16 +27,25 @@ class Guard:
         callback: The one that makes it private.
         exempt: The names of what the user vouches for.
         seed: Of when to look again at saved state.
+        place: Of the private optimizer among those of the Trainer.
 
     Attributes:
         watch: Over the weights.
+        trained: To be called when a batch is about to be trained on: refuses one that was changed.
     """
 
     def __init__(
-        self, trainer: Trainer, module: LightningModule, callback: object, exempt: tuple[str, ...], seed: int
+        self,
+        trainer: Trainer,
+        module: LightningModule,
+        callback: object,
+        exempt: tuple[str, ...],
+        seed: int,
+        place: int = 0,
     ) -> None:
-        (optimizer,) = trainer.optimizers
-        self.watch = Watch(module, optimizer)
+        optimizer = trainer.optimizers[place]
+        others = [each for each in trainer.optimizers if each is not optimizer]
+        self.watch = Watch(module, optimizer, *others)
         self._twins = Twins(trainer, module)
         self._saved = SavedState(module, exempt=exempt, hooked=self._twins.saves, seed=seed)
         self._steps: PrivateSteps | None = None
@@ -48,6 +57,7 @@ class Guard:
         self._carried = Carried(module, self._twins, exempt, seed)
         self._received = Received(trainer)
         self._undo.callback(self._received.undo)
+        self.trained = self._received.check
         for undo in _guard_settings(module, self.watch, self._blind, self._received.check):
             self._undo.callback(undo)
 

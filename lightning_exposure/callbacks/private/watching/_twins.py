@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,11 +12,14 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from lightning_exposure._lightning import set_trainer, silent_logger
-from lightning_exposure.callbacks.private._batches import part_of
 from lightning_exposure.callbacks.private._refusals import is_overridden
-from lightning_exposure.callbacks.private._rerunning import loss_of, run_step, silence
-from lightning_exposure.callbacks.private._seams import unwrap
+from lightning_exposure.callbacks.private.manual.rehearsing import Rehearsal
+from lightning_exposure.callbacks.private.watching._batches import part_of
+from lightning_exposure.callbacks.private.watching.rerunning import loss_of, run_step, silence
+from lightning_exposure.callbacks.private.watching.seams import unwrap
 from lightning_exposure.measuring import quiet
+from lightning_exposure.privacy.steps.proof.reruns.randomness import RowRandomness
+from lightning_exposure.privacy.steps.proof.reruns.rows import tensors_of
 from lightning_exposure.privacy.steps.saved_state import HOOK, Outcome, contents, perturb, saved_values
 
 
@@ -90,9 +93,8 @@ class Twins:
             if epoch_end:
                 twin.on_train_epoch_start()
             twin.on_train_batch_start(batch, self._index)
-            outputs = run_step(self._trainer, twin, batch, self._index)
-            loss = loss_of(outputs)
-            if loss is not None:
+            outputs, loss = self._step(twin, batch)
+            if loss is not None and self._module.automatic_optimization:
                 self._around_the_step(twin, loss)
             outputs = {"loss": outputs} if isinstance(outputs, Tensor) else outputs
             twin.on_train_batch_end(outputs, batch, self._index)
@@ -106,10 +108,22 @@ class Twins:
         """What the training step of a copy makes of a batch; None if that is no loss."""
         try:
             twin.on_train_batch_start(batch, self._index)
-            loss = loss_of(run_step(self._trainer, twin, batch, self._index))
+            _, loss = self._step(twin, batch)
         except Exception:
             return None
         return None if loss is None else float(loss)
+
+    def _step(self, twin: Any, batch: Any) -> tuple[Any, Tensor | None]:
+        """What the training step of a copy returns, and its loss; the sum of all, if it makes its steps itself."""
+        if self._module.automatic_optimization:
+            outputs = run_step(self._trainer, twin, batch, self._index)
+            return outputs, loss_of(outputs)
+        rehearsal = Rehearsal(self._trainer, twin, copy_of=self._module)
+        # A generator's random numbers are its own, however many were drawn before them for the records of a batch.
+        rows = max((len(part) for part in _tensors([batch, *self._batches])), default=1)
+        with RowRandomness(rows):
+            outputs = rehearsal.run(batch, self._index)
+        return outputs, torch.tensor(sum(rehearsal.losses))
 
     def _around_the_step(self, twin: Any, loss: Tensor) -> None:
         """The hooks between training step and weights; each by itself, because there are no gradients for them."""
@@ -153,6 +167,11 @@ class Twins:
         except Exception:
             return {}
         return {f"{HOOK}{key}": value for key, value in checkpoint.items() if key not in given}
+
+
+def _tensors(batches: Sequence[Any]) -> Iterator[Tensor]:
+    parts = (part for batch in batches for part in tensors_of(batch))
+    return (part for part in parts if isinstance(part, Tensor) and part.ndim)
 
 
 class _Silent:

@@ -10,15 +10,14 @@ from typing import Any
 
 from lightning_exposure._lightning import logged_in_training, logged_in_validation
 from lightning_exposure.callbacks._progress import say
-from lightning_exposure.callbacks.private._seams import put
+from lightning_exposure.callbacks.private._metrics import COVERED
+from lightning_exposure.callbacks.private.watching.seams import put
 from lightning_exposure.errors import FitError
-
-_OURS = "privacy/epsilon"
 
 
 def followed_metrics(trainer: Any) -> set[str]:
-    """The names of all metrics that the training loop has logged so far, but for epsilon, which no data are behind."""
-    return logged_in_training(trainer) - {_OURS}
+    """The names of all metrics that the training loop has logged so far, but for those that no data are behind."""
+    return logged_in_training(trainer) - {*COVERED}
 
 
 class Monitors:
@@ -67,7 +66,7 @@ class Monitors:
     def _refuse(self, config: Any, *, proven: bool) -> None:
         """Refuse a schedule; if `proven`, also one whose metric was logged nowhere that is known."""
         name = config.monitor
-        if name == _OURS:
+        if name in COVERED:
             return
         where = "was logged by the training loop" if name in followed_metrics(self._trainer) else ""
         if not where and proven and name not in logged_in_validation(self._trainer):

@@ -1,9 +1,9 @@
 """What hooks do to the batches: changed before they are trained on, or carried over into the next one.
 
-The probes run `training_step` alone. A hook before it can change the batch, and one after it can keep something of the
-batch for the next: a queue of features, a hidden state, a running loss. So the batch that is trained on must be the one
-that came out of the loader; and a copy of the module goes through a whole batch, hooks included, with two sets of data:
-what it makes of the next batch must be the same.
+The probes run `training_step` and what sees the batch before it. A hook there can change the batch, and one after it
+can keep something of the batch for the next: a queue of features, a hidden state, a running loss. So the batch that is
+trained on must be the one that came out of the loader; and a copy of the module goes through a whole batch, hooks
+included, with two sets of data: what it makes of the next batch must be the same.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lightning_exposure.callbacks.private._batches import alike, batch_prints
 from lightning_exposure.callbacks.private._refusals import is_overridden
-from lightning_exposure.callbacks.private._seams import put
-from lightning_exposure.callbacks.private._twins import Twins
+from lightning_exposure.callbacks.private.watching._batches import alike, batch_prints
+from lightning_exposure.callbacks.private.watching._twins import Twins
+from lightning_exposure.callbacks.private.watching.seams import put
 from lightning_exposure.errors import FitError, MixingError
 from lightning_exposure.measuring import quiet
 from lightning_exposure.privacy.steps.watching import STOPPED

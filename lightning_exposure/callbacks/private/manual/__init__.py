@@ -1,0 +1,1 @@
+"""Modules that make their steps themselves: one of their optimizers is private, and the others see no data."""
