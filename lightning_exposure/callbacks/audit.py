@@ -17,6 +17,7 @@ from lightning_exposure.callbacks._surroundings import (
     show_at_the_end,
     show_to_monitors,
 )
+from lightning_exposure.data import CanaryDataModule
 from lightning_exposure.errors import ArgumentError, DataError, FitError
 from lightning_exposure.measuring import AuditWarning, CanaryAudit, ModelOf, Moment, Schedule, audited, other_canaries
 from lightning_exposure.privacy.audit.audit import AuditResult
@@ -41,6 +42,9 @@ class AuditCallback(CanaryCallback):
     A canary with k repetitions is k records, and the promise is about one. The bound is always for one record: it is
     the largest epsilon whose guarantee for a group of k (the most repetitions of any canary here) is refuted. That
     costs about a factor k, so draw the canaries with one repetition each.
+
+    With `DifferentialPrivacy(unit="user")` the promise is about one user. A canary of `CanaryDataModule` is a user of
+    its own with all its repetitions, so that the bound is for one canary, however often it is repeated.
 
     Args:
         canaries: What was inserted in the training data and what was held out. Those that no coin was tossed for take
@@ -124,7 +128,7 @@ class AuditCallback(CanaryCallback):
 
     @property
     def records(self) -> int:
-        """How many records of the training data the most repeated canary is."""
+        """How many records of the training data the most repeated canary is; 1 user, if the promise is for users."""
         return self._audit.records
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -135,6 +139,7 @@ class AuditCallback(CanaryCallback):
         self._audit.name = self.name
         if stage != "fit":
             return
+        self._audit.of_users = _are_users(trainer)
         granted, promised = self._delta(trainer), _promised_delta(trainer)
         if promised is not None and granted < promised:
             raise ArgumentError(
@@ -243,6 +248,12 @@ def _promised_epsilon(trainer: Trainer) -> float | None:
 def _promised_delta(trainer: Trainer) -> float | None:
     delta = getattr(_privacy(trainer), "delta", None)
     return None if delta is None else float(delta)
+
+
+def _are_users(trainer: Trainer) -> bool:
+    """Whether epsilon is for users, and every canary one: of a data module of the user's own nobody knows."""
+    by_user = getattr(_privacy(trainer), "unit", "record") == "user"
+    return by_user and isinstance(getattr(trainer, "datamodule", None), CanaryDataModule)
 
 
 def _check_inserted(trainer: Trainer, canaries: CanarySet) -> None:

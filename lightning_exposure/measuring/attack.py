@@ -62,6 +62,7 @@ class CanaryAttack:
     ) -> None:
         if top_k is not None:
             whole_number("top_k", top_k, at_least=1, remedy="None is as many as the format has canaries.")
+        trees.canaries.refuse_made_for_audits()  # how many guesses find one is its exposure in other words
         self._settings = dict(settings or {})
         own = {key: it for key, it in self._settings.items() if key not in ("known", "memory")}
         self._in_force = {**check_settings(algorithm, own), **own}

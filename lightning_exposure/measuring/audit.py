@@ -58,6 +58,7 @@ class CanaryAudit:
         baseline_bits: The log-perplexities before training, by canary id.
         scores: What the newest audit rests on, by canary id: a higher score speaks for having been in.
         looks: How often the training run was looked at before its end.
+        of_users: Whether the promise is for users, and every canary is one, with all its repetitions.
     """
 
     def __init__(
@@ -79,14 +80,15 @@ class CanaryAudit:
         self.baseline_bits: dict[str, float] = {}
         self.scores: dict[str, float] = {}
         self.looks = 0
+        self.of_users = False
         self._takes_baseline = baseline
         self._restored = False
         self._audited_at = -1
 
     @property
     def records(self) -> int:
-        """How many records of the training data the most repeated canary is."""
-        return max(canary.repetitions for canary in self.trees.canaries)
+        """How many records of the training data the most repeated canary is; 1 user, if the promise is for users."""
+        return 1 if self.of_users else max(canary.repetitions for canary in self.trees.canaries)
 
     def shortcoming(self, delta: float) -> str | None:
         """Why an audit of so few canaries is not worth its time; None if it is.

@@ -98,6 +98,7 @@ class ExposureMonitor:
         whole_number("references", references, at_least=0, remedy="0 is none.")
         whole_number("seed", seed, at_least=0)
         flag("baseline", baseline)
+        trees.canaries.refuse_made_for_audits()
         refuse_names_of_summaries(canary.id for canary in trees.canaries)
         self.trees = trees
         self.reveal = flag("reveal", reveal)

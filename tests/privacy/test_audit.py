@@ -341,6 +341,36 @@ def test_copies_of_a_canary_shift_a_gaussian_further() -> None:
     assert 0 < per_record < alone / 3, "three records with a third of mu each; epsilon falls faster than mu"
 
 
+# --- few, equal, lopsided -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bound", ["one_run", "gaussian"])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2, 0.5])
+def test_every_small_case_gives_a_finite_bound_that_equal_scores_make_zero(delta: float, bound: Any) -> None:
+    for inserted, held_out in itertools.product((1, 2, 3, 5, 9, 14), repeat=2):
+        for confidence in (0.5, 0.95, 0.999):
+            settings: dict[str, Any] = {"delta": delta, "bound": bound, "confidence": confidence}
+            apart = audit(np.arange(inserted) + 100.0, np.arange(held_out) * 1.0, **settings).epsilon_lower
+            assert 0.0 <= apart < 10.0
+            if min(inserted, held_out) > 4:  # then some stage has more guesses than one side has members
+                assert audit(np.zeros(inserted), np.zeros(held_out), **settings).epsilon_lower == 0.0
+            reversed_ = audit(np.arange(inserted) * 1.0, np.arange(held_out) + 100.0, **settings)
+            assert reversed_.epsilon_lower == 0.0 or min(inserted, held_out) < 5
+
+
+@pytest.mark.parametrize("bound", ["one_run", "gaussian"])
+def test_one_more_right_guess_never_lowers_a_bound(bound: Any) -> None:
+    """A member that moves up past others can only prove more, whatever the sizes and the ties."""
+    generator = np.random.default_rng(0)
+    for canaries in (20, 61, 200):
+        members = tossed(generator, canaries)
+        scores = (generator.normal(size=canaries) + 2 * members).round(1)
+        found = []
+        for lift in (0.0, 0.5, 1.0, 2.0, 4.0):
+            found.append(audit(*parted(scores + lift * members, members), delta=1e-5, bound=bound).epsilon_lower)
+        assert found == sorted(found)
+
+
 # --- what is refused ----------------------------------------------------------------------------------------
 
 

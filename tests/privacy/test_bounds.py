@@ -259,6 +259,37 @@ def test_the_gaussian_bound_is_the_published_recursion() -> None:
     assert gaussian_mu(50, 100, 200, 0.05) == 0.0
 
 
+def gaussian_program(correct: int, guesses: int, canaries: int, mu: float) -> float:
+    """The most likely that so many right guesses can be: a linear program over the distributions of their number.
+
+    For each j, the mass of right guesses in outcomes with at least j right ones is at most F of that of wrong guesses
+    in outcomes with at least j - 1. F is concave, so that it is the least of its tangents; some of them bound it.
+    """
+    number = np.arange(guesses + 1)
+    at = np.linspace(-7.0, 7.0, 400)
+    value, slope = stats.norm.cdf(at + mu), stats.norm.pdf(at + mu) / stats.norm.pdf(at)
+    rows, limits = [], []
+    for j in range(1, guesses + 1):
+        right, wrong = number * (number >= j) / canaries, (guesses - number) * (number >= j - 1) / canaries
+        rows.append(right[None] - slope[:, None] * wrong[None])
+        limits.append(value - slope * stats.norm.cdf(at))
+    found = optimize.linprog(
+        -1.0 * (number >= correct),
+        A_ub=np.vstack(rows), b_ub=np.concatenate(limits), A_eq=np.ones((1, guesses + 1)), b_eq=[1.0],
+    )  # fmt: skip
+    return float(-found.fun)
+
+
+@pytest.mark.parametrize(("correct", "guesses", "canaries"), [(9, 10, 20), (14, 16, 16), (20, 24, 60)])
+def test_what_the_gaussian_bound_refutes_no_gaussian_can_do_and_what_it_leaves_one_can(
+    correct: int, guesses: int, canaries: int
+) -> None:
+    mu = gaussian_mu(correct, guesses, canaries, 0.05)
+    assert gaussian_program(correct, guesses, canaries, mu) == pytest.approx(0.05, rel=0.01)
+    assert gaussian_program(correct, guesses, canaries, 1.1 * mu) > 0.05
+    assert gaussian_program(correct, guesses, canaries, 0.9 * mu) < 0.05
+
+
 @pytest.mark.parametrize("sides", [1, 2])
 @pytest.mark.parametrize("mu", [0.5, 2.0])
 def test_a_gaussian_that_is_laid_open_for_all_canaries_at_once_is_not_accused(mu: float, sides: int) -> None:

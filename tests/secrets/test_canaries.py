@@ -395,3 +395,40 @@ def test_a_text_may_not_occur_twice_in_a_manifest(canaries: CanarySet, tmp_path:
 def test_a_missing_file_is_the_usual_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         CanarySet.load(tmp_path / "none.json")
+
+
+# --- made for an audit --------------------------------------------------------------------------------------
+
+
+def test_canaries_made_for_an_audit_stay_apart_in_the_set_and_in_the_file(tmp_path: Path) -> None:
+    exposed = CanarySet.draw(PIN, repetitions=[1, 4], seed=0)
+    made = CanarySet.draw(SSN, repetitions=[1] * 5, seed=0, holdout=0.5, purpose="audit")
+    mixed = CanarySet([made[0], *exposed, *made[1:]])
+    assert (mixed.for_exposure, mixed.for_audit) == (exposed, made)
+    mixed.save(tmp_path / "canaries.json")
+    assert CanarySet.load(tmp_path / "canaries.json") == mixed
+    exposed.refuse_made_for_audits()
+    with pytest.raises(ArgumentError, match=r"has ssn-1x, ssn-1x-2, ssn-1x-3 and 2 more, with purpose='audit'; expec"):
+        mixed.refuse_made_for_audits()
+
+
+def test_the_purpose_changes_neither_secrets_nor_coins() -> None:
+    plain, made = (
+        CanarySet.draw(SSN, repetitions=[1] * 9, seed=3, holdout=0.5, purpose=purpose)
+        for purpose in ("exposure", "audit")  # type: ignore[arg-type]
+    )
+    assert plain.texts == made.texts
+    assert [canary.held_out for canary in plain] == [canary.held_out for canary in made]
+    assert plain != made
+
+
+def test_a_file_from_before_there_were_purposes_is_read_and_an_unknown_purpose_is_not() -> None:
+    canaries = CanarySet.draw(PIN, repetitions=[1], seed=0)
+    content = canaries.to_dict()
+    content["canaries"][0]["purpose"] = "fun"
+    with pytest.raises(ManifestError, match=r"canaries\[0\]\.purpose.*'fun'; expected one of 'exposure', 'audit'"):
+        CanarySet.from_dict(content)
+    del content["canaries"][0]["purpose"]
+    assert CanarySet.from_dict(content) == canaries
+    with pytest.raises(ArgumentError, match="purpose is 'fun'; expected one of 'exposure', 'audit'"):
+        CanarySet.draw(PIN, repetitions=[1], purpose="fun")  # type: ignore[arg-type]

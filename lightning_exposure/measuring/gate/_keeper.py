@@ -221,6 +221,7 @@ class GateKeeper:
             What was logged.
         """
         assert self.max_bits is not None
+        canaries.refuse_made_for_audits()
         self.looks += 1
         first = {canary.id: bounds_of(estimates[canary.id]) for canary in inserted(canaries)}
         error = max(1.0 - estimates[key].confidence for key in first)

@@ -93,7 +93,9 @@ class CanaryRun:
     ) -> None:
         schedule = Schedule(every_n_epochs, every_n_steps)
         check_delta(delta, pure=True)
-        self._trees = CanaryTrees(canaries, model=model, context=context, batch_size=batch_size)
+        # What was made for an audit is audited, and not measured; a set of nothing else is refused by name.
+        measured = canaries.for_exposure if isinstance(canaries, CanarySet) else canaries
+        self._trees = CanaryTrees(measured or canaries, model=model, context=context, batch_size=batch_size)
         self.monitor = ExposureMonitor(
             self._trees,
             schedule,
@@ -176,7 +178,7 @@ class CanaryRun:
         Raises:
             TokenizerError: It cannot.
         """
-        for format in self._trees.by_format:
+        for format in self.canaries.by_format():
             shared.spelling(format, tokenizer)
 
     def build(self, shared: SharedTrees, model: nn.Module, tokenizer: Tokenizer | Any) -> None:

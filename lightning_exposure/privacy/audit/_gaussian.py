@@ -3,7 +3,8 @@
 "Auditing f-Differential Privacy in One Run" (2024) asks not for one pair (epsilon, delta) but for a whole trade-off
 between the two errors of anyone who guesses. Here it is that of a Gaussian with standard deviation 1 that a record
 shifts by mu, as of the Gaussian mechanism. That is an assumption: a training run whose trade-off has another shape can
-have a smaller epsilon than this bound says. On randomized response it would claim 5.6 for a true epsilon of 1.
+have a smaller epsilon than this bound says. On randomized response with an epsilon of 1 it claims about
+1.35; a Gaussian with as many right guesses has 5.6.
 
 For a canary, the coins of all others, and any event that does not depend on its own coin, mu says
 `P[event | in] <= F(P[event | out])` with `F(x) = Phi(Phi^-1(x) + mu)`, and the other way round. Take the event that a

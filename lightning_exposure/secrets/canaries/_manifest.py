@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
+from lightning_exposure._checks import choice
 from lightning_exposure._files import Field
 from lightning_exposure.errors import SecretError
-from lightning_exposure.secrets.canaries.canary import Canary, check_holdout
+from lightning_exposure.secrets.canaries.canary import Canary, Purpose, check_holdout
 from lightning_exposure.secrets.formats.format import SecretFormat
 
 VERSION = 1
@@ -30,6 +31,7 @@ def canaries_to_dict(canaries: Sequence[Canary]) -> dict[str, Any]:
                 "repetitions": canary.repetitions,
                 "held_out": canary.held_out,
                 "holdout": canary.holdout,
+                "purpose": canary.purpose,
             }
             for canary in canaries
         ],
@@ -70,8 +72,13 @@ def _read_canary(field: Field, formats: Sequence[SecretFormat]) -> Canary:
     identifier, text = field["id"].as_(str), field["text"].as_(str)
     repetitions, held_out = field["repetitions"].count(), field["held_out"].as_(bool)
     holdout = field["holdout"].made(lambda: check_holdout(field["holdout"].value))
+    purpose: Any = "exposure"  # files from before there were others do not say it
+    if "purpose" in field:
+        purpose = field["purpose"].made(lambda: choice("purpose", field["purpose"].value, get_args(Purpose)))
     try:
-        return Canary(identifier, text, formats[number.value], repetitions, held_out=held_out, holdout=holdout)
+        return Canary(
+            identifier, text, formats[number.value], repetitions, held_out=held_out, holdout=holdout, purpose=purpose
+        )
     except SecretError as error:
         raise field["text"].error(error) from error
     except ValueError as error:  # the only other thing that can be wrong by now

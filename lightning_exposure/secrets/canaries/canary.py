@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
-from lightning_exposure._checks import SAFE_NAME, flag, instance, number, refusal, slug, whole_number
+from lightning_exposure._checks import SAFE_NAME, choice, flag, instance, number, refusal, slug, whole_number
 from lightning_exposure.secrets.formats.format import SecretFormat
 from lightning_exposure.secrets.masking import Mask
+
+Purpose = Literal["exposure", "audit"]
+"""What a canary is for: exposure assumes that all secrets of its format were equally likely, an audit does not."""
 
 
 class Canary:
@@ -22,6 +25,8 @@ class Canary:
         repetitions: How many times the text is inserted, unless it is held out.
         held_out: Whether it is left out of the training data after all, to be compared with those that are in.
         holdout: The probability with which a coin of its own left it out; 0 if no coin was tossed.
+        purpose: "exposure", or "audit" for one that was picked to be seen well: exposure says nothing about it, for it
+            compares with secrets that could as well have been drawn.
 
     Example:
         >>> Canary("door", "the code is 0451", SecretFormat("the code is ####"), repetitions=8).repetitions
@@ -34,6 +39,7 @@ class Canary:
     repetitions: int
     held_out: bool
     holdout: float
+    purpose: Purpose
 
     def __init__(
         self,
@@ -43,6 +49,7 @@ class Canary:
         repetitions: int,
         held_out: bool = False,
         holdout: float = 0.0,
+        purpose: Purpose = "exposure",
     ) -> None:
         """Check the fields, in an order that reports the simplest problem first."""
         if not isinstance(id, str) or not SAFE_NAME.fullmatch(id):
@@ -52,9 +59,16 @@ class Canary:
         repetitions = whole_number("repetitions", repetitions, at_least=0)
         flag("held_out", held_out)
         holdout = check_holdout(holdout)
+        choice("purpose", purpose, get_args(Purpose))
         format.index(text)  # a SecretError says what does not fit
         self.__dict__.update(
-            id=id, text=text, format=format, repetitions=repetitions, held_out=held_out, holdout=holdout
+            id=id,
+            text=text,
+            format=format,
+            repetitions=repetitions,
+            held_out=held_out,
+            holdout=holdout,
+            purpose=purpose,
         )
 
     def replace(self, **changes: Any) -> Canary:

@@ -12,7 +12,7 @@ from lightning_exposure._checks import OutOfRangeError, UnknownIdError, instance
 from lightning_exposure._files import Field, read_json, write_json
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.secrets.canaries._manifest import canaries_from_field, canaries_to_dict
-from lightning_exposure.secrets.canaries.canary import Canary, check_holdout, first_duplicate
+from lightning_exposure.secrets.canaries.canary import Canary, Purpose, check_holdout, first_duplicate
 from lightning_exposure.secrets.formats.drawing import Seed, generator_from
 from lightning_exposure.secrets.formats.format import SecretFormat
 
@@ -58,6 +58,7 @@ class CanarySet(Sequence[Canary]):
         repetitions: Sequence[int],
         seed: Seed = 0,
         holdout: float = 0.0,
+        purpose: Purpose = "exposure",
     ) -> CanarySet:
         """Draw, for every format, one random secret for every number of repetitions.
 
@@ -70,6 +71,7 @@ class CanarySet(Sequence[Canary]):
             seed: An integer, a `random.Random` or a `numpy.random.Generator`.
             holdout: The probability with which each canary, by a coin of its own, is left out of the training data.
                 An audit needs fair coins: 0.5.
+            purpose: What they are for: "audit" makes canaries that `AuditCallback` takes, and exposure refuses.
 
         Example:
             >>> canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[1] * 100, seed=0, holdout=0.5)
@@ -92,7 +94,7 @@ class CanarySet(Sequence[Canary]):
                 times_used[identifier] += 1
                 if times_used[identifier] > 1:
                     identifier += f"-{times_used[identifier]}"
-                canaries.append(Canary(identifier, text, format_, count))
+                canaries.append(Canary(identifier, text, format_, count, purpose=purpose))
         if not holdout:
             return cls(canaries)
         # The coins come from a stream of their own, begun after the last secret was drawn.
@@ -162,6 +164,31 @@ class CanarySet(Sequence[Canary]):
     def held_out(self) -> CanarySet:
         """Those that are left out of the training data, to compare the others with."""
         return type(self)(canary for canary in self._canaries if canary.held_out)
+
+    @property
+    def for_exposure(self) -> CanarySet:
+        """Those whose exposure can be measured; without the ones that were made for an audit."""
+        return type(self)(canary for canary in self._canaries if canary.purpose == "exposure")
+
+    @property
+    def for_audit(self) -> CanarySet:
+        """Those that were made for an audit, and for nothing else."""
+        return type(self)(canary for canary in self._canaries if canary.purpose == "audit")
+
+    def refuse_made_for_audits(self) -> None:
+        """Refuse if there are canaries that were made for an audit: exposure would say nothing about them.
+
+        Raises:
+            ArgumentError: There are; names them.
+        """
+        made = self.for_audit._canaries
+        if made:
+            more = f" and {len(made) - 3} more" if len(made) > 3 else ""
+            raise ArgumentError(
+                f"canaries has {', '.join(canary.id for canary in made[:3])}{more}, with purpose='audit'; expected "
+                "canaries that were drawn uniformly, because exposure compares them with all others of their format. "
+                "Give canaries.for_exposure, and the others to AuditCallback."
+            )
 
     def by_format(self) -> dict[SecretFormat, list[Canary]]:
         """Return the canaries of each format, both in the order of the set."""
