@@ -196,6 +196,7 @@ def _given_canaries(options: Namespace) -> CanarySet | None:
 def check(options: Namespace) -> CheckResult:
     """Decide, and measure as far as that needs."""
     known = what_is_known(options)
+    known.canaries.refuse_made_for_audits()
     keeper = GateKeeper(
         max_bits=options.max_exposure,
         max_epsilon=options.max_epsilon,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import random
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from lightning_exposure.cli._runs import CHECKPOINT, RESUME
 
 METRICS = "metrics.csv"
 _BEFORE = f"{RESUME}.before"
+_NEW = f"{RESUME}.new"
 
 
 class EpochSaver(Callback):
@@ -50,11 +52,16 @@ class EpochSaver(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save; the checkpoint before this one stays until it is known that training goes on."""
-        path = self._directory / RESUME
-        if trainer.is_global_zero and path.exists():
-            os.replace(path, self._directory / _BEFORE)
+        path, before, new = (self._directory / name for name in (RESUME, _BEFORE, _NEW))
         self._epochs = trainer.current_epoch + 1
-        trainer.save_checkpoint(path)
+        trainer.save_checkpoint(new)
+        if not trainer.is_global_zero:
+            return
+        # A run may be killed at any moment: from the first epoch on there is always a checkpoint to go on from.
+        if path.exists():
+            before.unlink(missing_ok=True)
+            _name_too(path, before)
+        os.replace(new, path)
 
     def state_dict(self) -> dict[str, Any]:
         """The states of the generators of random numbers, and how many epochs are done."""
@@ -92,8 +99,16 @@ class EndSaver(Callback):
 
 def forget(directory: Path) -> None:
     """Remove what only a run that is not at its end needs."""
-    for name in (RESUME, _BEFORE):
+    for name in (RESUME, _BEFORE, _NEW):
         (directory / name).unlink(missing_ok=True)
+
+
+def _name_too(path: Path, other: Path) -> None:
+    """Give a file a second name, or copy it where a file has only one."""
+    try:
+        os.link(path, other)
+    except OSError:
+        shutil.copyfile(path, other)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

@@ -209,6 +209,8 @@ def defences_of(record: RunRecord) -> list[dict[str, Any]]:
     if record.privacy is not None and all(entry.get("name") != PRIVACY for entry in found):
         names = ("epsilon", "delta", "noise_multiplier", "max_grad_norm")
         known = {name: record.privacy[name] for name in names if record.privacy.get(name) is not None}
+        if record.privacy.get("unit") == "user":
+            known["for"] = "one user"
         found.insert(0, {"name": PRIVACY, **known})
     return found
 

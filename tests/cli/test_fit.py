@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from lightning_exposure import CanarySet
+from lightning_exposure import CanarySet, DifferentialPrivacy
+from lightning_exposure.cli.commands.fit import make_parser
 from lightning_exposure.cli.models import load_any_model
+from lightning_exposure.privacy import AdaptiveClipping
 from lightning_exposure.report import MissingExtraError, RunRecord
 from tests.cli.conftest import TINY, Run
 from tests.cli.test_program import assert_error
@@ -141,3 +143,36 @@ def test_without_the_extra_for_reports(
     assert 'No report: reports need jinja2; install it with pip install "lightning-exposure[report]"' in out
     assert f"lightning-exposure report {tmp_path / 'run'}" in out
     assert_error(run("report", tmp_path / "run"), "pip install")
+
+
+def test_the_help_says_whom_epsilon_is_for_and_that_users_are_not_offered() -> None:
+    text = " ".join(make_parser().format_help().split())
+    assert "--privacy.max_physical_batch_size" in text
+    for left_out in ("--privacy.unit", "--privacy.user", "--privacy.max_records_per_user"):
+        assert left_out not in text
+    assert "DifferentialPrivacy(unit='user'), is for data that name them, and not offered here" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "clipping"),
+    [
+        (["--privacy.clipping", "per_layer"], "per_layer"),
+        (["--privacy.clipping", "adaptive"], AdaptiveClipping()),
+        (["--privacy.clipping.quantile", "0.7"], AdaptiveClipping(quantile=0.7)),
+        (["--privacy.clipping", '{"quantile": 0.7, "count_noise": 3}'], AdaptiveClipping(quantile=0.7, count_noise=3)),
+        (["--privacy.secure", "true"], "flat"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_ways_to_clip_and_to_draw_go_through_a_configuration(
+    given: list[str], clipping: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # as the command does
+    parser = make_parser()
+    options = parser.parse_args(["--privacy.noise_multiplier", "1", *given])
+    (tmp_path / "config.yaml").write_text(parser.dump(options))
+    again = parser.parse_args(["--config", str(tmp_path / "config.yaml")])
+    for found in (options, again):
+        privacy = DifferentialPrivacy(**parser.instantiate_classes(found).privacy)
+        assert privacy.clipping == clipping
+        assert privacy.secure is ("--privacy.secure" in given)

@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.demos.boring_classes import BoringModel
+from lightning.pytorch.loggers import CSVLogger
 
 from lightning_exposure.cli import main
+from lightning_exposure.cli._saving import EpochSaver, forget
 from lightning_exposure.report import RunRecord
 from tests.cli.conftest import TINY, Run
 from tests.cli.test_program import assert_error
@@ -67,13 +71,25 @@ def whole(tmp_path_factory: Any, text_file: Path) -> Path:
     return path
 
 
+def assert_same_privacy(whole: dict[str, Any] | None, resumed: dict[str, Any] | None) -> None:
+    if whole is None or resumed is None:
+        assert whole == resumed
+        return
+    # The norms are not covered by epsilon, so no checkpoint has those of the epochs before.
+    norms, later = whole["norms"], resumed["norms"]
+    assert later
+    assert norms[-len(later) :] == later
+    assert {**whole, "norms": None} == {**resumed, "norms": None}
+
+
 def assert_same(one: Path, other: Path) -> None:
     weights, others = (torch.load(path / "model.ckpt", weights_only=True)["state_dict"] for path in (one, other))
     assert all(torch.equal(weights[name], others[name]) for name in weights), "bit for bit"
     first, second = RunRecord.load(one), RunRecord.load(other)
     assert second.interrupted is None
-    for name in ("canaries", "baseline", "references", "steps", "privacy", "audit"):
+    for name in ("canaries", "baseline", "references", "steps", "audit"):
         assert getattr(first, name) == getattr(second, name), name
+    assert_same_privacy(first.privacy, second.privacy)
     for here, there in zip(first.history, second.history, strict=True):
         assert (here.epoch, here.step, here.estimates) == (there.epoch, there.step, there.estimates)
         assert (here.train_loss, here.val_loss) == (there.train_loss, there.val_loss)
@@ -130,6 +146,35 @@ def test_a_kill_at_the_beginning_and_at_the_end(
     config.write_text((whole / "config.yaml").read_text())  # with the quick attack
     assert run("fit", "--resume", run_dir).code == 0
     assert_same(whole, run_dir)
+
+
+def test_there_is_a_checkpoint_at_every_moment(tmp_path: Path) -> None:
+    class Looks(Callback):
+        """While a checkpoint is saved."""
+
+        seen: list[bool] = []  # noqa: RUF012
+
+        def on_save_checkpoint(self, *_: Any) -> None:
+            self.seen.append((tmp_path / "resume.ckpt").exists())
+
+    logger = CSVLogger(tmp_path, name="", version="")
+    trainer = Trainer(
+        max_epochs=3,
+        limit_train_batches=1,
+        limit_val_batches=0,
+        logger=logger,
+        log_every_n_steps=1,
+        callbacks=[Looks(), EpochSaver(tmp_path, logger)],
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(BoringModel())
+    assert Looks.seen == [False, True, True]
+    epochs = [torch.load(tmp_path / name)["epoch"] for name in ("resume.ckpt.before", "resume.ckpt")]
+    assert epochs == [1, 2]
+    forget(tmp_path)
+    assert not list(tmp_path.glob("resume*"))
 
 
 @pytest.mark.parametrize(
@@ -189,6 +234,10 @@ def test_privacy_and_audit(run: Run, text_file: Path, tmp_path: Path) -> None:
         (["--privacy.delta=1e-6"], ["--privacy.delta is 1e-06 without --privacy.noise_multiplier"]),
         (["--privacy.noise_multiplier=1", "--privacy.target_epsilon=8"], ["noise_multiplier", "target_epsilon"]),
         (["--privacy.noise_multiplier=-1"], ["noise_multiplier"]),
+        (
+            ["--privacy.noise_multiplier=1", "--privacy.max_physical_batch_size=0"],
+            ["max_physical_batch_size is 0; expected an integer of at least 1"],
+        ),
         (["--audit.confidence=0.9"], ["--audit.confidence is 0.9 without --audit.canaries"]),
         (["--audit.canaries=-1"], ["--audit.canaries is -1"]),
         (["--audit.canaries=20", "--data.window=8"], ["--data.window is 8", "audit"]),

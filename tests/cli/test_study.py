@@ -57,9 +57,12 @@ def test_a_failed_cell_shows_in_the_exit_code(run: Run, tmp_path: Path) -> None:
         (["show"], "show is given without a study; expected one of"),
         (["show", "nothing"], "NAME is 'nothing'; expected one of"),
         (["toy", "extra"], "unrecognized argument 'extra'"),
+        (["list", "extra"], "unrecognized argument 'extra'"),
+        (["toy", "--ray_address", "auto"], "--ray_address is 'auto'; expected nothing with --runner 'local'"),
+        (["toy", "--scale", "tiny", "--out", __file__], "expected a directory, or a path where one can be made"),
         (["toy", "--scale", "large"], "--scale is 'large'; expected one of 'tiny', 'cpu'"),
         (["toy", "--workers", "-1"], "--workers is -1; expected an integer of at least 0"),
-        (["toy", "--text", "no such file"], "text_or_path is 'no such file', which cannot be read"),
+        (["toy", "--text", "no such file"], "--text is 'no such file', which cannot be read"),
         (
             ["page", "toy", "--out", "nowhere"],
             "--out is 'nowhere', which has no table.csv; expected a study that is done",

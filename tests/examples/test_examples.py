@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,11 +55,14 @@ def test_every_example_is_tested() -> None:
         "existing_script.py",
         "existing_script_with_exposure.py",
         "finetune_gpt2.py",
+        "generated_digits.py",
         "leakage_grid.py",
         "mailbox.py",
         "plain_module.py",
+        "private_lora.py",
         "rare_prefix.py",
         "sanitization.py",
+        "synthetic_text.py",
         "translation.py",
         "with_report.py",
         "with_wandb.py",
@@ -119,6 +123,20 @@ def test_finetune_gpt2(cwd: Path) -> None:
     for name in ("ssn-1x ", "ssn-4x ", "ssn-16x "):
         assert name in out
     assert "extracted: " in out
+    assert not any(cwd.iterdir())
+
+
+def test_private_lora(cwd: Path) -> None:
+    pytest.importorskip("peft")
+    lines = run("private_lora.py", cwd).splitlines()
+    plain, private = (next(line for line in lines if line.startswith(f"with {name}")) for name in ("LoRA", "DP-LoRA"))
+    assert "no epsilon" in plain
+    spent = re.search(r"epsilon ([\d.]+) at delta 1e-05", private)
+    assert spent is not None
+    assert 7 < float(spent[1]) <= 8
+    for line in (plain, private):
+        assert re.search(r"exposure in bits: my-pin-is-1x [\d.]+, my-pin-is-16x [\d.]+$", line)
+    assert "adapters: 2,304 of 19,328 parameters" in lines
     assert not any(cwd.iterdir())
 
 

@@ -21,6 +21,7 @@ from lightning_exposure.report.pages import run as html
 from lightning_exposure.report.pages._card import model_card
 from lightning_exposure.report.pages._contents import shade
 from lightning_exposure.report.pages.run import render
+from lightning_exposure.report.side_by_side import defences_of
 from lightning_exposure.report.verdicts import HOLDS, LEAKS
 from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
 from tests.report.builder import make_estimate, make_extraction, make_record
@@ -154,6 +155,26 @@ def test_the_promise_and_what_it_rests_on() -> None:
     alarmed = replace(record, audit={**AUDIT, "epsilon_lower": 3.0, "alarm": True})
     assert "That contradicts the promise of 2." in answers.audit_in_words(alarmed)
     assert advice(alarmed)[0].title == "Do not rely on epsilon"
+
+
+def test_whom_epsilon_is_for_is_said() -> None:
+    record = replace(make_record(), privacy=PRIVACY)
+    assert dict(answers.privacy_rows(record))["Epsilon is for"] == "one record"
+    assert answers.promise_in_words(record).startswith("Epsilon is about the addition or removal of one record.")
+    by_user = {**PRIVACY, "unit": "user", "max_records_per_user": 8, "norms": [[10, 0.5, 1.0]]}
+    users = replace(record, privacy=by_user, ledger=None)
+    rows = dict(answers.privacy_rows(users))
+    assert rows["Epsilon is for"] == "one user, with at most 8 records in a batch"
+    assert rows["Share of clipped users"].startswith("50%")
+    assert "one user, with all records that are his" in answers.promise_in_words(users)
+    # Who knows how many users the copies of a canary belong to; unless it was planted as one.
+    assert answers.group_rows(users)[-1][0] == "16"
+    planted = replace(users, ledger={canary.id: canary.copies for canary in record.canaries})
+    assert answers.group_rows(planted) == []
+    assert "Every canary is a user of its own" in answers.promise_in_words(planted)
+    assert "one user, with all records" in " ".join(model_card(planted).split())
+    assert defences_of(users)[0]["for"] == "one user"
+    assert "at least 0.5 for one user with" in answers.audit_in_words(replace(planted, audit=AUDIT))
 
 
 def test_an_infinite_epsilon_promises_nothing() -> None:

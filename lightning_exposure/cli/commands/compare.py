@@ -190,7 +190,7 @@ def _privacy(noise: float | None, options: Namespace) -> DifferentialPrivacy | N
 
 def _make_data(options: Namespace) -> tuple[TextDataModule, Canary]:
     canaries = CanarySet.draw(SecretFormat.ssn(), repetitions=[options.repetitions], seed=options.seed)
-    text = python_topics() if options.text is None else read_text(options.text)
+    text = python_topics() if options.text is None else read_text(options.text, "--text")
     data = TextDataModule(text[: options.characters], canaries=canaries, seed=options.seed, **DATA)
     data.setup()
     return data, canaries[0]

@@ -38,12 +38,14 @@ _TITLES = {
     "data": "the text",
     "exposure": "measuring exposure during training",
     "extraction": "the attack after training",
-    "privacy": "differential privacy (with --privacy.noise_multiplier or --privacy.target_epsilon)",
+    "privacy": "differential privacy of one window (with --privacy.noise_multiplier or --privacy.target_epsilon)",
     "audit": "an audit of the privacy (with --audit.canaries)",
     "trainer": "Lightning's Trainer",
 }
 _FROM_THE_RUN = {"canaries", "tokenizer", "model", "seed"}
 """What a callback is given by the run, and not by the user."""
+_OF_USERS = {"unit", "user", "max_records_per_user"}
+"""What is not offered: nobody knows whose the windows of a text are."""
 
 
 def make_parser() -> ArgumentParser:
@@ -85,7 +87,7 @@ def make_parser() -> ArgumentParser:
         ("data", TextDataModule, {"canaries", "seed"}),
         ("exposure", ExposureCallback, {*_FROM_THE_RUN, "method", "prior"}),
         ("extraction", ExtractionCallback, {*_FROM_THE_RUN, "verbose", "algorithm"}),
-        ("privacy", DifferentialPrivacy, {"max_grad_norm", "delta", "history", "verbose"}),
+        ("privacy", DifferentialPrivacy, {"max_grad_norm", "delta", "history", "verbose", *_OF_USERS}),
         ("audit", AuditCallback, {*_FROM_THE_RUN, "name"}),
         ("trainer", pl.Trainer, {"logger", "default_root_dir"}),
     ):
@@ -123,7 +125,12 @@ def _add_more(parser: ArgumentParser) -> None:
         "--privacy.max_grad_norm", type=float, default=1.0, help="What the gradient of each window is clipped to."
     )
     groups["privacy"].add_argument(
-        "--privacy.delta", type=float, default=1e-5, help="The probability with which epsilon need not hold."
+        "--privacy.delta",
+        type=float,
+        default=1e-5,
+        help="The probability with which epsilon need not hold. Epsilon is for one window of the text. Nobody knows "
+        "whose it is: privacy of users, DifferentialPrivacy(unit='user'), is for data that name them, and not offered "
+        "here.",
     )
     groups["audit"].add_argument(
         "--audit.canaries",

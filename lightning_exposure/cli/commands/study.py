@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import refusal, whole_number
 from lightning_exposure.cli._console import say
 from lightning_exposure.cli.arguments import PROGRAM, Parser
 from lightning_exposure.data.corpora import python_topics, read_text
@@ -57,6 +57,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     parser = make_parser()
     options = parser.parse_args(arguments)
+    if options.name is not None and options.action not in ("show", "page"):
+        parser.error(f"unrecognized argument {options.name!r}")
     if options.action == "list":
         return _list()
     if options.action in _ACTIONS and options.name is None:
@@ -67,8 +69,6 @@ def run(arguments: Sequence[str]) -> int:
         STUDIES.get(options.name, argument="NAME")
         say(f"Page: {write_page(options.name, Path(_out(options.name, options)), Path(options.docs))}")
         return 0
-    if options.name is not None:
-        parser.error(f"unrecognized argument {options.name!r}")
     return _run(options.action, options)
 
 
@@ -81,8 +81,11 @@ def _run(name: str, options: object) -> int:
     study = STUDIES.get(name, argument="NAME")
     settings = vars(options)
     directory = _out(name, options)
-    text = python_topics() if settings["text"] is None else read_text(settings["text"])
+    text = python_topics() if settings["text"] is None else read_text(settings["text"], "--text")
     whole_number("--workers", settings["workers"], at_least=0)
+    if settings["ray_address"] is not None and settings["runner"] != "ray":
+        expected = f"nothing with --runner {settings['runner']!r}"
+        raise refusal("--ray_address", settings["ray_address"], expected, "Give --runner ray as well.")
     with _watched(study) as progress:
         result = run_study(
             name,

@@ -41,6 +41,7 @@ class LoadedModel(NamedTuple):
 
         Raises:
             ManifestError: There is none, or it cannot be read.
+            ArgumentError: Some were made for an audit alone.
         """
         path = self.directory / CANARIES if given is None else Path(given)
         if not path.exists():
@@ -48,7 +49,9 @@ class LoadedModel(NamedTuple):
                 f"{path} does not exist; expected the canaries that the model was trained with. Name their file with "
                 "--canaries FILE, or say what a secret looks like with --format."
             )
-        return CanarySet.load(path)
+        found = CanarySet.load(path)
+        found.refuse_made_for_audits()
+        return found
 
     def known_canaries(self, given: str | None) -> CanarySet:
         """The same, but none at all if no file was named and there is none."""

@@ -6,7 +6,7 @@ Plain rows and sentences, for the page and for the model card alike; none of the
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -187,21 +187,94 @@ def privacy_rows(record: RunRecord) -> list[Row]:
     said = "infinite: nothing is promised" if math.isinf(epsilon) else f"{epsilon:.4g}"
     rows = [
         ("Epsilon", said),
+        ("Epsilon is for", _unit(found)),
         ("Delta", _plain(found.get("delta"))),
         ("Accountant", _plain(found.get("accountant"))),
         ("Noise multiplier", _plain(found.get("noise_multiplier"))),
-        ("Clipping norm", _plain(found.get("max_grad_norm"))),
+        ("Clipping norm", _clipping_norm(found)),
+        ("Clipping", _clipping(found)),
         ("Sampling rate", _plain(found.get("sample_rate"))),
         ("Private steps", _plain(found.get("steps"))),
         ("Target epsilon", _plain(found.get("target_epsilon"))),
         ("Largest epsilon allowed", _plain(found.get("max_epsilon"))),
         ("Proven while training", "yes" if found.get("proven") else "no: verify_steps is 0"),
     ]
+    rows += _norm_rows(found)
+    if found.get("secure"):
+        rows.append(("Noise", "from the operating system's cryptographic generator, as are the batches"))
     if found.get("seeded"):
         rows.append(("Noise", "from a fixed seed: whoever knows it can take the noise away again"))
     if found.get("post_processing"):
         rows.append(("Taken on trust", ", ".join(map(str, found["post_processing"]))))
     return [(name, value) for name, value in rows if value]
+
+
+def _unit(found: Mapping[str, Any]) -> str:
+    """Whom epsilon is for; records from before there were users do not say."""
+    if found.get("unit") != "user":
+        return "one record"
+    return f"one user, with at most {_plain(found.get('max_records_per_user'))} records in a batch"
+
+
+def promise_in_words(record: RunRecord) -> str:
+    """Whom epsilon protects, and whom not."""
+    if (record.privacy or {}).get("unit") != "user":
+        return (
+            "Epsilon is about the addition or removal of one record. A secret that is in several records is covered "
+            "only as a group."
+        )
+    own = " Every canary is a user of its own, with all its copies." if _canaries_are_users(record) else ""
+    return (
+        "Epsilon is about the addition or removal of one user, with all records that are his. A secret that several "
+        f"users have in common is covered only as a group.{own}"
+    )
+
+
+def _canaries_are_users(record: RunRecord) -> bool:
+    """Whether every canary is a user of its own: a data module that counts them sees to it."""
+    return (record.privacy or {}).get("unit") == "user" and record.ledger is not None
+
+
+def _clipping_norm(found: Mapping[str, Any]) -> str:
+    """What examples are clipped to; an adaptive norm is not that which it began with."""
+    first, last = (_plain(found.get(name)) for name in ("max_grad_norm", "clipping_norm"))
+    return first if not last or last == first else f"{first} at first, {last} at last"
+
+
+def _clipping(found: Mapping[str, Any]) -> str:
+    """How examples are clipped, if not as a whole to a norm that stays."""
+    way = found.get("clipping") or {}
+    if way.get("name") == "per_layer":
+        return "layer by layer, each to the norm over the root of their number"
+    if way.get("name") == "adaptive":
+        noise = "" if way.get("count_noise") is None else f" (noise on the count: {_plain(way['count_noise'])})"
+        return f"adaptive: the norm follows the {_plain(way.get('quantile'))} quantile, covered by epsilon{noise}"
+    return ""
+
+
+def clipping_norm_rows(record: RunRecord) -> list[Row]:
+    """How an adaptive clipping norm moved: after how many steps, and what it was; empty for one that stays."""
+    points = (record.privacy or {}).get("clipping_norms") or []
+    return [(f"{int(steps):,}", f"{float(norm):.4g}") for steps, norm in points]
+
+
+def _norm_rows(found: Mapping[str, Any]) -> list[Row]:
+    """How long the gradients of examples were in the last epoch, if that was logged."""
+    if not found.get("norms"):
+        return []
+    _, share, median = found["norms"][-1]
+    note = "in the last epoch, without noise: not covered by epsilon"
+    who = "users" if found.get("unit") == "user" else "examples"
+    return [
+        (f"Share of clipped {who}", f"{100 * float(share):.3g}% {note}"),
+        ("Median norm", f"{float(median):.4g} {note}"),
+    ]
+
+
+def norm_rows(record: RunRecord) -> list[tuple[str, str, str]]:
+    """How long the gradients of examples were, epoch by epoch: after how many steps, clipped share, median norm."""
+    points = (record.privacy or {}).get("norms") or []
+    return [(f"{int(steps):,}", f"{100 * float(share):.3g}%", f"{float(norm):.4g}") for steps, share, norm in points]
 
 
 def spending_rows(record: RunRecord) -> list[Row]:
@@ -211,9 +284,12 @@ def spending_rows(record: RunRecord) -> list[Row]:
 
 
 def group_rows(record: RunRecord) -> list[tuple[str, str, str]]:
-    """What the promise is for canaries that are several records: copies, epsilon and delta; empty without a promise."""
+    """What the promise is for canaries that are several records: copies, epsilon and delta.
+
+    Empty without a promise, and where every canary is a user that the promise is for.
+    """
     found = record.privacy
-    if found is None or math.isinf(float(found["epsilon"])):
+    if found is None or math.isinf(float(found["epsilon"])) or _canaries_are_users(record):
         return []
     rows = []
     for copies in sorted({canary.copies for canary, _ in record.judged if canary.copies}):
@@ -228,10 +304,11 @@ def audit_in_words(record: RunRecord) -> str:
     if found is None:
         return ""
     sure = f"{100 * float(found['confidence']):.4g}% confidence"
+    whom = " for one user" if _canaries_are_users(record) else ""
     words = (
         f"The audit guessed which of {found['inserted'] + found['held_out']:,} canaries were in the data, and was "
         f"right {found['correct']:,} times of {found['guesses']:,}: epsilon is at least "
-        f"{float(found['epsilon_lower']):.3g} with {sure}, at a delta of {float(found['delta']):g}."
+        f"{float(found['epsilon_lower']):.3g}{whom} with {sure}, at a delta of {float(found['delta']):g}."
     )
     if record.privacy is None:
         return f"{words} No epsilon is promised that this could contradict."

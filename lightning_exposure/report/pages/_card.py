@@ -81,7 +81,7 @@ def _promise(record: RunRecord) -> list[str]:
     if not rows:
         parts.append("The model was trained without differential privacy.")
     else:
-        parts += [_list(rows), "Epsilon is about the addition or removal of one record."]
+        parts += [_list(rows), _escaped(answers.promise_in_words(record))]
         groups = answers.group_rows(record)
         if groups:
             parts.append(_table(("Copies of a record", "Epsilon of all", "Delta of all"), groups))

@@ -20,8 +20,8 @@ _TERMS = (
     ),
     (
         "Epsilon",
-        "The promise of differential privacy, for one record of the training data. Smaller is safer; none is promised "
-        "without it.",
+        "The promise of differential privacy, for one record of the training data; for one user with all records where "
+        "the defence says so. Smaller is safer; none is promised without it.",
     ),
 )
 _SHARED = ("Canary", "Rank", "Guesses", "Exposure", "Interval")
