@@ -75,9 +75,13 @@ class StudyDirectory:
         The lock is the operating system's: it ends with this process, however that ends.
 
         Raises:
-            ArgumentError: Another process is at work there, or it holds something else.
+            ArgumentError: It can't be made, another process is at work there, or it holds something else.
         """
-        path.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            expected = "a directory, or a path where one can be made"
+            raise refusal("--out", str(path), expected, f"The system says: {error.strerror}.") from error
         lock = FileLock(path / LOCK)
         try:
             lock.acquire(timeout=0)

@@ -16,7 +16,7 @@ from lightning_exposure.studies._tables import findings_of, summary_rows, table_
 from lightning_exposure.studies._work import StudyOrigin
 from lightning_exposure.studies.catalogue import STUDIES
 from lightning_exposure.studies.runners import RUNNERS
-from lightning_exposure.studies.study import ERROR, Cell, Row, Study
+from lightning_exposure.studies.study import ERROR, Cell, Row, Study, Value
 
 TABLE = "table.csv"
 SUMMARY = "summary.csv"
@@ -129,13 +129,18 @@ class _Told:
 def _conclude(study: Study, cells: Sequence[Cell], kept: StudyDirectory) -> StudyResult:
     known = {key: (outcome.rows, outcome.error) for key, outcome in kept.outcomes.items()}
     rows = table_rows(study, cells, known)
-    summary = summary_rows(study, rows)
     write_whole(kept.path / TABLE, to_csv(study.columns, rows))
-    names = list(dict.fromkeys(name for row in summary for name in row))
-    write_whole(kept.path / SUMMARY, to_csv(names, summary))
+    summary, figure = write_conclusions(study, rows, kept.path)
     failed = [row for row in rows if row.get(ERROR) is not None]
-    findings = findings_of(study, rows)
-    return StudyResult(kept.path, rows, summary, findings, failed, _draw(study, rows, summary, kept.path))
+    return StudyResult(kept.path, rows, summary, findings_of(study, rows), failed, figure)
+
+
+def write_conclusions(study: Study, rows: Sequence[Row], directory: Path) -> tuple[list[dict[str, Value]], Path | None]:
+    """Make the summary and the figure from the table alone; returns the one, and where the other is."""
+    summary = summary_rows(study, rows)
+    names = list(dict.fromkeys(name for row in summary for name in row))
+    write_whole(directory / SUMMARY, to_csv(names, summary))
+    return summary, _draw(study, rows, summary, directory)
 
 
 def _draw(study: Study, rows: Sequence[Row], summary: Sequence[Row], directory: Path) -> Path | None:

@@ -15,11 +15,11 @@ _TINY: dict[str, Any] = {
     "data": {"window": 32, "batch_size": 16, "whole_canaries": True},
 }
 
-# A secret that stands once among 40,000 characters is learned by 25,000 parameters in 10 to 20 epochs: the paper's
-# set-up, a hundred times smaller.
+# A secret that stands once among 100,000 characters is learned by 25,000 parameters in 10 to 15 epochs: the paper's
+# set-up, fifty times smaller in its text and twenty-five times in its model.
 _CPU: dict[str, Any] = {
-    "characters": 40_000,
-    "epochs": 15,
+    "characters": 100_000,
+    "epochs": 12,
     "format": "the random number is ######",
     "repetitions": 1,
     "references": 500,
@@ -27,7 +27,8 @@ _CPU: dict[str, Any] = {
     "data": {"window": 64, "batch_size": 16, "whole_canaries": True},
 }
 
-# Carlini et al., Table 8: the Penn Treebank, two layers of 200 units, RMSProp, batches of 128 sequences of 20.
+# Carlini et al., Table 8: the Penn Treebank, two layers of 200 units, RMSProp, batches of 128 sequences of 20, 100
+# epochs with early stopping, and a learning rate that is lowered on a plateau. How soon for both is our choice.
 _PAPER: dict[str, Any] = {
     "characters": 5_000_000,
     "epochs": 100,
@@ -42,7 +43,9 @@ _PAPER: dict[str, Any] = {
         "embedding_size": 200,
         "optimizer": "rmsprop",
         "lr": 0.001,
+        "early_stopping": 10,
     },
+    "plateau": {"factor": 0.5, "patience": 2},
     "data": {"window": 20, "batch_size": 128},
     "trainer": {"accelerator": "auto"},
 }
@@ -59,8 +62,9 @@ def cpu(**changes: Any) -> dict[str, Any]:
 
 
 def paper(**changes: Any) -> dict[str, Any]:
-    """As the paper did it."""
-    return merged(_PAPER, changes)
+    """As the paper did it; with a number of `epochs` of their own, trainings go on to the last of them."""
+    whole = {"model": {"early_stopping": None}} if "epochs" in changes else {}
+    return merged(merged(_PAPER, whole), changes)
 
 
 def merged(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -101,14 +101,23 @@ def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple
 def summary_of(column: Column, values: Sequence[Value]) -> dict[str, Value]:
     """The mean or the share of a column, with its interval in two more columns; cells without a value do not count."""
     known = [float(value) for value in values if isinstance(value, int | float)]
-    names = (column.name, f"{column.name}_low", f"{column.name}_high")
+    ends = () if column.over_seeds == "median" else (f"{column.name}_low", f"{column.name}_high")
+    names = (column.name, *ends)
     if not known:
         return dict.fromkeys(names)
     if column.over_seeds == "share":
         share = sum(known) / len(known)
         return dict(zip(names, (share, *proportion_interval(round(sum(known)), len(known), CONFIDENCE)), strict=True))
-    low, high = t_interval(known) or (None, None)
-    return dict(zip(names, (float(np.mean(known)), low, high), strict=True))
+    if column.over_seeds == "median":
+        return {column.name: float(np.median(known))}
+    interval = [_possible(column, end) for end in t_interval(known) or ()]
+    return dict(zip(names, (float(np.mean(known)), *(interval or (None, None))), strict=True))
+
+
+def _possible(column: Column, value: float) -> float:
+    least = -math.inf if column.least is None else column.least
+    most = math.inf if column.most is None else column.most
+    return min(max(value, least), most)
 
 
 def over_seeds(study: Study, rows: Sequence[Row], keys: Sequence[str] | None = None) -> list[dict[str, Value]]:

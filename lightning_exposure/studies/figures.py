@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from lightning_exposure.report.figures.style import dress, legend, line_style, new_figure, theme_named
 from lightning_exposure.studies.study import Row, Value
@@ -11,9 +11,12 @@ from lightning_exposure.studies.study import Row, Value
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Transform
 
 _WIDTH, _HEIGHT = 7.2, 4.0
 _FEW = 6
+_APART = 5.0
+"""Points between series whose intervals would cover each other."""
 
 
 def line_figure(
@@ -48,39 +51,62 @@ def line_figure(
     series = list(dict.fromkeys(row.get(by) for row in summary)) if by is not None else [None]
     for place, value in enumerate(series):
         rows = [row for row in summary if (by is None or row.get(by) == value) and is_number(row.get(y))]
-        add_line(axes, place, rows, x, y, label="" if by is None else f"{by.replace('_', ' ')} {value}")
-    if log:
-        ticks = sorted({to_float(row.get(x)) for row in summary})
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        label = "" if by is None else _named(by, value)
+        add_line(axes, place, rows, x, y, label=label, shift=_APART * (place - (len(series) - 1) / 2))
+    _mark_few(axes, summary, x)
     if by is not None:
-        legend(axes, theme)
+        _legend_beside(axes)
     return figure
 
 
-def add_line(axes: Axes, place: int, rows: Sequence[Row], x: str, y: str, label: str = "") -> None:
-    """One line with its intervals; x that are no numbers are places."""
-    theme = theme_named("light")
-    style = line_style(theme, place)
+def _named(column: str, value: Value) -> str:
+    """What a legend calls a value: words speak for themselves, numbers do not."""
+    return value if isinstance(value, str) else f"{column.replace('_', ' ')} {value}"
+
+
+def _legend_beside(axes: Axes) -> None:
+    """A legend that covers nothing."""
+    legend(axes, theme_named("light"), loc="upper left", bbox_to_anchor=(1.0, 1.0))
+
+
+def _mark_few(axes: Axes, rows: Sequence[Row], x: str) -> None:
+    """Where there are few places, the axis names those and no others."""
+    ticks = sorted({to_float(row.get(x)) for row in rows})
+    if len(ticks) <= _FEW:
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xticks([], minor=True)
+
+
+def add_line(axes: Axes, place: int, rows: Sequence[Row], x: str, y: str, label: str = "", shift: float = 0.0) -> None:
+    """One line with its intervals; x that are no numbers are places. Few points are shifted by so many points."""
+    style = line_style(theme_named("light"), place)
     at = [_at(row.get(x), i) for i, row in enumerate(rows)]
     middle = [to_float(row.get(y)) for row in rows]
-    axes.plot(
-        at, middle, color=style.color, marker=style.mark, linestyle=style.dashes, markersize=4.5, label=label or None
-    )
     ends = [
         (to_float(row.get(f"{y}_low"), m), to_float(row.get(f"{y}_high"), m))
         for row, m in zip(rows, middle, strict=True)
     ]
-    if len(at) <= _FEW:
+    few = len(at) <= _FEW
+    look: dict[str, Any] = {"color": style.color, "marker": style.mark, "linestyle": style.dashes, "markersize": 4.5}
+    lines = axes.plot(at, middle, **look, label=label or None)
+    if few:
         # Bands of so few points would cover each other.
-        below, above = (
-            [m - low for (low, _), m in zip(ends, middle, strict=True)],
-            [high - m for (_, high), m in zip(ends, middle, strict=True)],
-        )
-        axes.errorbar(
-            at, middle, yerr=[below, above], color=style.color, linestyle="none", capsize=3 + place, alpha=0.6
-        )
+        for where, interval in zip(at, ends, strict=True):
+            if interval[0] != interval[1]:
+                lines += axes.plot([where, where], interval, color=style.color, marker="_", alpha=0.6)
+        # Moved when they are drawn already: the limits of the axes follow only what is at its place.
+        for line in lines:
+            line.set_transform(axes.transData + _moved(axes, shift))
     elif any(low != high for low, high in ends):
         axes.fill_between(at, [low for low, _ in ends], [high for _, high in ends], color=style.color, alpha=0.15, lw=0)
+
+
+def _moved(axes: Axes, points: float) -> Transform:
+    """To the right, whatever the scale of the axis."""
+    from matplotlib.transforms import ScaledTranslation
+
+    assert axes.figure is not None, "it was made by one"
+    return ScaledTranslation(points / 72, 0, axes.figure.dpi_scale_trans)
 
 
 def bar_figure(summary: Sequence[Row], names: Sequence[str], y: str, *, title: str, xlabel: str) -> Figure:
@@ -104,10 +130,10 @@ def bar_figure(summary: Sequence[Row], names: Sequence[str], y: str, *, title: s
         low, high = to_float(row.get(f"{y}_low"), middle), to_float(row.get(f"{y}_high"), middle)
         axes.plot([low, high], [place, place], color=style.color, linewidth=2, alpha=0.5)
         axes.plot([middle], [place], color=style.color, marker=style.mark, linestyle="none")
-    axes.set_yticks(
-        range(len(rows)), [" ".join(str(row.get(name)) for name in names if row.get(name) is not None) for row in rows]
-    )
-    axes.invert_yaxis()
+    labels = [", ".join(_named(name, row[name]) for name in names if row.get(name) is not None) for row in rows]
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
     return figure
 
 
@@ -126,14 +152,14 @@ def _at(value: Value, place: int) -> float:
 
 
 def curves_figure(
-    summary: Sequence[Row], x: str, panels: Sequence[tuple[str, Sequence[str]]], *, title: str, xlabel: str
+    summary: Sequence[Row], x: str, panels: Sequence[tuple[str, Mapping[str, str]]], *, title: str, xlabel: str
 ) -> Figure:
     """Panels one above the other that share the bottom axis.
 
     Args:
         summary: Rows with the columns `x` and those of the panels, with their intervals.
         x: The column along the bottom.
-        panels: For each panel what its side axis says, and the columns that are drawn in it.
+        panels: For each panel what its side axis says, and the columns that are drawn in it, with what they are called.
         title: Of the figure.
         xlabel: Of the bottom axis.
     """
@@ -143,10 +169,11 @@ def curves_figure(
         axes = figure.add_subplot(len(panels), 1, place + 1)
         last = place == len(panels) - 1
         dress(axes, theme, title="" if place else title, xlabel=xlabel if last else "", ylabel=ylabel)
-        for line, name in enumerate(names):
+        for line, (name, label) in enumerate(names.items()):
             rows = [row for row in summary if is_number(row.get(name))]
-            add_line(axes, line, rows, x, name, label=name.replace("_", " "))
-        legend(axes, theme)
+            add_line(axes, line, rows, x, name, label=label, shift=_APART * (line - (len(names) - 1) / 2))
+        _mark_few(axes, summary, x)
+        _legend_beside(axes)
     return figure
 
 
@@ -169,15 +196,16 @@ def step_figure(
     axes = figure.add_subplot()
     dress(axes, theme, title=title, xlabel=xlabel, ylabel=ylabel)
     for place, value in enumerate(dict.fromkeys(row.get(by) for row in rows)):
-        found = sorted(to_float(row.get(x)) for row in rows if row.get(by) == value)
+        found = [to_float(row.get(x)) for row in rows if row.get(by) == value]
         style = line_style(theme, place)
-        shares = [1 - i / len(found) for i in range(len(found))]
-        axes.step(found, shares, where="post", color=style.color, label=f"{by} {value}", linestyle=style.dashes)
+        at = sorted({0.0, *found})
+        shares = [sum(one >= least for one in found) / len(found) for least in at]
+        axes.step(at, shares, where="pre", color=style.color, label=_named(by, value), linestyle=style.dashes)
     if chance:
         end = max(to_float(row.get(x)) for row in rows)
         at = [end * i / 100 for i in range(101)]
         axes.plot(at, [2.0**-bits for bits in at], color=theme.muted, linewidth=1, label="chance")
-    legend(axes, theme)
+    _legend_beside(axes)
     return figure
 
 
@@ -220,8 +248,13 @@ def scatter_figure(
         style = line_style(theme, place)
         chosen = [row for row in drawn if row.get(by) == value]
         at = ([to_float(row.get(x)) for row in chosen], [to_float(row.get(y)) for row in chosen])
-        axes.plot(
-            *at, color=style.color, marker=style.mark, linestyle="none", markersize=4, alpha=0.6, label=str(value)
-        )
-    legend(axes, theme)
+        look: dict[str, Any] = {
+            "color": style.color,
+            "marker": style.mark,
+            "linestyle": "none",
+            "markersize": 4.5,
+            "alpha": 0.6,
+        }
+        axes.plot(*at, **look, label=str(value).replace("_", " "))
+    _legend_beside(axes)
     return figure

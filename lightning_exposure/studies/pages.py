@@ -11,19 +11,21 @@ from lightning_exposure._files import Field, read_json, write_whole
 from lightning_exposure.data.corpora import python_topics
 from lightning_exposure.errors import MissingFileError
 from lightning_exposure.studies._directory import MANIFEST
-from lightning_exposure.studies._engine import FIGURE, SUMMARY, TABLE
+from lightning_exposure.studies._engine import FIGURE, TABLE, write_conclusions
 from lightning_exposure.studies._tables import findings_of, read_csv, readable, summary_rows
 from lightning_exposure.studies.catalogue import STUDIES
-from lightning_exposure.studies.study import Study
+from lightning_exposure.studies.study import Row, Study
 
 BEGIN = "<!-- begin: written by `lightning-exposure study page` -->"
 END = "<!-- end -->"
 
 
 def write_page(name: str, results: Path, docs: Path) -> Path:
-    """Renew the page of a study from its results, and keep a copy of its table and figure beside it.
+    """Renew the page of a study from its table, and keep a copy of that beside it.
 
-    What stands before and after the two marks in the page was written by hand, and stays.
+    The summary and the figure are made again: with the folder beside the page as `results`, they follow a change of
+    how they are made without any training. What stands before and after the two marks in the page was written by hand,
+    and stays.
 
     Args:
         name: Of the study.
@@ -39,9 +41,10 @@ def write_page(name: str, results: Path, docs: Path) -> Path:
         )
     kept = docs / name
     kept.mkdir(parents=True, exist_ok=True)
-    for file in (TABLE, SUMMARY, FIGURE, MANIFEST):
-        if (results / file).exists():
+    if kept.resolve() != results.resolve():
+        for file in (TABLE, MANIFEST):
             shutil.copyfile(results / file, kept / file)
+    write_conclusions(STUDIES.get(name), read_csv(kept / TABLE), kept)
     page = docs / f"{name}.md"
     text = page.read_text(encoding="utf-8") if page.exists() else _new_page(STUDIES.get(name))
     before, _, rest = text.partition(BEGIN)
@@ -59,13 +62,14 @@ def results_section(name: str, kept: Path) -> str:
     """What a page says between its marks, from the files beside it."""
     study, content = STUDIES.get(name), read_json(kept / MANIFEST)
     rows = read_csv(kept / TABLE)
-    columns, cells = readable(study, summary_rows(study, rows))
+    summary = summary_rows(study, rows)
+    columns, cells = readable(study, summary)
     seeds = len({row["seed"] for row in rows})
     parts = [
         "<!-- not run: takes minutes; tests/studies/test_studies.py runs every study at scale tiny -->",
         f"```bash\n{_command(name, content, seeds)}\n```\n",
-        f"{_text(content)}; {seeds} seed{'s' if seeds != 1 else ''} for each settings. Means over the seeds with "
-        f"Student's 95% intervals, shares with Clopper-Pearson's. All trainings: [{TABLE}]({name}/{TABLE}).\n",
+        f"{_text(content)}; {seeds} seed{'s' if seeds != 1 else ''} for each settings. "
+        f"{_intervals(study, summary)}All trainings: [{TABLE}]({name}/{TABLE}).\n",
         markdown_table(columns, cells),
     ]
     if (kept / FIGURE).exists():
@@ -75,6 +79,15 @@ def results_section(name: str, kept: Path) -> str:
     for table in study.paper:
         parts.append(f"**{table.title}**\n\n{markdown_table(table.columns, table.rows)}")
     return "\n".join(parts)
+
+
+def _intervals(study: Study, summary: Sequence[Row]) -> str:
+    """What stands in brackets; nothing of a summary that has no means."""
+    if not any(name.endswith("_low") for row in summary for name in row):
+        return ""
+    means = "Means over the seeds with Student's 95% intervals, cut at zero but not at the bits there are"
+    shares = any(column.over_seeds == "share" for column in study.results)
+    return f"{means}; shares with Clopper-Pearson's. " if shares else f"{means}. "
 
 
 def _command(name: str, content: Field, seeds: int) -> str:

@@ -63,13 +63,18 @@ class Column:
     Args:
         name: What it is called in tables.
         over_seeds: What the summary says of it: the "mean" with a t interval, the "share" of trainings in which it is
-            true with a Clopper-Pearson interval, or nothing ("leave out").
+            true with a Clopper-Pearson interval, the "median" of what spans many orders of magnitude, or nothing
+            ("leave out").
         digits: After the decimal point, where people read it.
+        least: What it can't be below; an interval of Student's knows nothing of it, and is cut there.
+        most: What it can't be above.
     """
 
     name: str
-    over_seeds: Literal["mean", "share", "leave out"] = "mean"
+    over_seeds: Literal["mean", "share", "median", "leave out"] = "mean"
     digits: int = 2
+    least: float | None = None
+    most: float | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from lightning_exposure.data import TextDataModule
 from lightning_exposure.errors import FitError
@@ -33,10 +34,10 @@ LOSSES = (Column("train_loss", digits=3), Column("test_loss", digits=3))
 """In nats per token; the test loss is of the last tenth of the text, which is not trained on."""
 
 EXPOSURE = (
-    Column("exposure_bits"),
+    Column("exposure_bits", least=0),
     Column("first", "share"),
-    Column("margin_bits"),
-    Column("skewnormal_bits"),
+    Column("margin_bits", least=0),
+    Column("skewnormal_bits", least=0),
     Column("method", "leave out"),
 )
 """What `exposure_row` fills: the exposure, exactly where it can be counted; whether the secret is the likeliest of all,
@@ -100,6 +101,19 @@ class _Watch(pl.Callback):
             self.after_epoch(self.trained)
 
 
+class _LowerOnPlateau(pl.Callback):
+    """Lowers the learning rate when the test loss has stopped falling."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._scheduler = ReduceLROnPlateau(trainer.optimizers[0], **self._settings)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._scheduler.step(float(trainer.callback_metrics["val_loss"]))
+
+
 def train_language_model(
     cell: Cell,
     canaries: CanarySet,
@@ -112,8 +126,9 @@ def train_language_model(
 ) -> StudyModel:
     """Train one model as the settings of a cell say.
 
-    The settings have `epochs`, `model` (arguments of `LanguageModel`) and `data` (of `TextDataModule`); weights and
-    the order of batches come from the cell's own seed, the places of the secrets from the one that all cells share.
+    The settings have `epochs`, `model` (arguments of `LanguageModel`), `data` (of `TextDataModule`) and, if the
+    learning rate is to be lowered, `plateau` (of `ReduceLROnPlateau`); weights and the order of batches come from the
+    cell's own seed, the places of the secrets from the one that all cells share.
 
     Args:
         cell: The settings, the seeds and the text.
@@ -133,7 +148,8 @@ def train_language_model(
     torch.manual_seed(cell.random_seed)
     made = LanguageModel(vocab_size=text.tokenizer.vocab_size, **{**settings.get("model", {}), **(model or {})})
     watch = _Watch(StudyModel(made, text), after_epoch)
-    callbacks = [watch, *trainer.pop("callbacks", [])]
+    lower = [_LowerOnPlateau(**settings["plateau"])] if "plateau" in settings else []
+    callbacks = [watch, *lower, *trainer.pop("callbacks", [])]
     given = {**TRAINER, **settings.get("trainer", {}), "max_epochs": settings.get("epochs"), **trainer}
     pl.Trainer(callbacks=callbacks, **given).fit(made, text)
     made.eval()

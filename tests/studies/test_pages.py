@@ -48,3 +48,24 @@ def test_what_was_written_by_hand_stays(tmp_path: Path) -> None:
     assert again.endswith("And what I think of it.\n")
     assert again.count("lightning-exposure study selectivity --scale tiny") == 1
     assert (docs / "selectivity" / "figure.png").stat().st_size > 5_000
+
+
+def test_summary_and_figure_follow_the_table_without_any_training(tmp_path: Path) -> None:
+    results, docs = tmp_path / "results", tmp_path / "docs"
+    run_study("selectivity", results, scale="tiny", text=python_topics(), workers=0)
+    page = write_page("selectivity", results, docs)
+    kept, before = docs / "selectivity", page.read_bytes()
+    made = {name: (kept / name).read_bytes() for name in ("summary.csv", "figure.png")}
+    assert made == {name: (results / name).read_bytes() for name in made}
+    for name in made:
+        (kept / name).write_bytes(b"of yesterday")
+    assert write_page("selectivity", kept, docs).read_bytes() == before
+    assert {name: (kept / name).read_bytes() for name in made} == made
+
+
+def test_table_7_is_the_same_on_both_of_its_pages() -> None:
+    (table,) = STUDIES.get("privacy").paper
+    heading, _, *rows = markdown_table(table.columns, table.rows).splitlines()
+    page = (DOCS.parent / "privacy.md").read_text(encoding="utf-8")
+    assert heading in page
+    assert "\n".join(rows) in page

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from lightning_exposure.extraction import extract
 from lightning_exposure.studies._scales import cpu, paper, tiny
 from lightning_exposure.studies.figures import scatter_figure, to_float
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, Value
-from lightning_exposure.studies.training import StudyModel, draw_secrets, exposure_row, train_language_model
+from lightning_exposure.studies.training import EXPOSURE, StudyModel, draw_secrets, exposure_row, train_language_model
 from lightning_exposure.tree import SecretTree
 from lightning_exposure.walks import score
 
@@ -68,9 +69,9 @@ def findings(rows: Sequence[Row]) -> list[str]:
     said = []
     for name in ATTACKS:
         chosen = [row for row in rows if row["attack"] == name and row["first"]]
-        spent = sorted(to_float(row["queries"]) for row in chosen if row["queries"] is not None)
+        spent = [to_float(row["queries"]) for row in chosen if row["queries"] is not None]
         if spent:
-            middle = spent[len(spent) // 2]
+            middle = median(spent)
             unit = "draws for a chance of 90%" if name == "sampling" else "expansions"
             said.append(
                 f"{name}: where the secret is first, {middle:,.0f} {unit} (median; {len(spent)} of {len(chosen)})."
@@ -82,7 +83,8 @@ def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     """What success costs, against exposure."""
     return scatter_figure(
         [row for row in rows if row["queries"] is not None], "exposure_bits", "queries", by="attack", log=True,
-        title="What it costs to find the secret", xlabel="exposure in bits", ylabel="expansions (sampling: draws)",
+        title="What it costs to find the secret, where it is found", xlabel="exposure in bits",
+        ylabel="expansions (sampling: draws)",
     )  # fmt: skip
 
 
@@ -110,13 +112,9 @@ STUDIES.register("attack-cost")(
         keys=("epoch", "attack"),
         results=(
             Column("test_loss", digits=3),
-            Column("exposure_bits"),
-            Column("first", "share"),
-            Column("margin_bits"),
-            Column("skewnormal_bits"),
-            Column("method", "leave out"),
+            *EXPOSURE,
             Column("found", "share"),
-            Column("queries", digits=0),
+            Column("queries", "median", digits=0),
         ),
         findings=findings,
         draw=draw,

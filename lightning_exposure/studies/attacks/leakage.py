@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from lightning_exposure.defences import ReferenceTraining
-from lightning_exposure.leakage.grid import leakage_cell, secret_classes
+from lightning_exposure.defences import ReferenceTraining, TextScorer
+from lightning_exposure.exposure import measure_exposure
+from lightning_exposure.leakage.grid import leakage_cell, planted_secrets, secret_classes
+from lightning_exposure.secrets import SecretFormat
 from lightning_exposure.studies.figures import line_figure
-from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, product
+from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, Value, product
+from lightning_exposure.studies.training import EXPOSURE, skew_normal_bits
+from lightning_exposure.tree import SecretTree
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,17 +21,21 @@ if TYPE_CHECKING:
 def train(cell: Cell) -> list[Row]:
     """One model on a text with secrets of three classes; it is left to write, and then asked for each of them."""
     settings = cell.settings
-    training = ReferenceTraining(seed=cell.random_seed, accelerator="cpu", **settings["reference"])
+    reference: dict[str, Any] = {"accelerator": "cpu", **settings["reference"]}
+    training = ReferenceTraining(seed=cell.random_seed, **reference)
+    made: list[TextScorer] = []
 
     def fit(text: str) -> tuple[Any, Any]:
         covering = [line for kind in secret_classes() for line in kind.format.covering()]
-        scorer = training.on([text, *covering])(text.splitlines())
-        return scorer.model, scorer.tokenizer
+        made.append(training.on([text, *covering])(text.splitlines()))
+        return made[0].model, made[0].tokenizer
 
+    planted = {"rate": settings["rate"], "cardinality": settings["cardinality"], "seed": cell.secret_seed}
     rows = leakage_cell(
-        cell.training_text, fit, rate=settings["rate"], cardinality=settings["cardinality"],
-        samples=settings["samples"], length=settings["length"], width=settings["width"], seed=cell.secret_seed,
+        cell.training_text, fit, samples=settings["samples"], length=settings["length"], width=settings["width"],
+        **planted,
     )  # fmt: skip
+    secrets = planted_secrets(cell.training_text, **planted).by_format()
     return [
         {
             "kind": row.kind,
@@ -35,9 +43,23 @@ def train(cell: Cell) -> list[Row]:
             "leaked": row.leaked / row.cardinality,
             "leaky_samples": row.leaky_samples / row.samples,
             "targeted": row.targeted / row.cardinality,
+            **_exposed(made[0], kind.format, secrets[kind.format][0].text, cell),
         }
-        for row in rows
+        for row, kind in zip(rows, secret_classes(), strict=True)
     ]
+
+
+def _exposed(scorer: TextScorer, format: SecretFormat, secret: str, cell: Cell) -> dict[str, Value]:
+    """The exposure of one secret of a class; where there are too many to count them, it is estimated without bias."""
+    tree = SecretTree(scorer.model, format, scorer.tokenizer)
+    (estimate,) = measure_exposure(tree, [secret], budget=cell.settings["budget"], seed=cell.random_seed)
+    return {
+        "exposure_bits": estimate.bits,
+        "first": estimate.rank == 1,
+        "margin_bits": estimate.margin_bits,
+        "skewnormal_bits": skew_normal_bits(tree, secret, cell),
+        "method": estimate.method,
+    }
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
@@ -45,7 +67,7 @@ def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     named = [{**row, "secrets": f"{row['cardinality']} x {row['kind']}"} for row in summary]
     return line_figure(
         named, "rate", "targeted", by="secrets", title="Secrets that are found from how they begin",
-        xlabel="lines of secrets for each line of text", ylabel="share of the secrets",
+        xlabel="lines of secrets for each line of text", ylabel="share of the secrets", log=True,
     )  # fmt: skip
 
 
@@ -66,6 +88,8 @@ STUDIES.register("leakage")(
                     "samples": 8,
                     "length": 40,
                     "width": 5,
+                    "budget": 2_000,
+                    "references": 32,
                     "reference": _reference(8, 1, 1, 0.01),
                 },
                 product(rate=[0.1], cardinality=[1, 2]),
@@ -74,15 +98,17 @@ STUDIES.register("leakage")(
             ),
             "cpu": Scale(
                 {
-                    "characters": 25_000,
+                    "characters": 100_000,
                     "samples": 200,
                     "length": 150,
                     "width": 20,
+                    "budget": 50_000,
+                    "references": 300,
                     "reference": _reference(64, 1, 12, 0.01),
                 },
-                product(rate=[0.01, 0.03, 0.1], cardinality=[1, 4]),
+                product(rate=[0.0015, 0.005, 0.015, 0.05], cardinality=[1, 4]),
                 seeds=3,
-                cost="5 min of one core",
+                cost="10 min of one core",
             ),
             "paper": Scale(
                 {
@@ -90,7 +116,9 @@ STUDIES.register("leakage")(
                     "samples": 10_000,
                     "length": 200,
                     "width": 100,
-                    "reference": _reference(512, 3, 50, 0.001, window=50, batch_size=10),
+                    "budget": 1_000_000,
+                    "references": 10_000,
+                    "reference": _reference(512, 3, 50, 0.001, window=50, batch_size=10, accelerator="auto"),
                 },
                 product(rate=[0.001, 0.01, 0.1], cardinality=[1, 10, 100]),
                 seeds=3,
@@ -99,7 +127,13 @@ STUDIES.register("leakage")(
         },
         train=train,
         keys=("kind",),
-        results=(Column("copies", digits=1), Column("leaked"), Column("leaky_samples", digits=3), Column("targeted")),
+        results=(
+            Column("copies", digits=1),
+            Column("leaked", least=0, most=1),
+            Column("leaky_samples", digits=3, least=0, most=1),
+            Column("targeted", least=0, most=1),
+            *EXPOSURE,
+        ),
         draw=draw,
         paper=(
             PaperTable(

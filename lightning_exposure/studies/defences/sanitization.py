@@ -11,7 +11,7 @@ from lightning_exposure.exposure import measure_exposure
 from lightning_exposure.secrets import SecretFormat
 from lightning_exposure.studies.figures import bar_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, Value
-from lightning_exposure.studies.training import draw_secrets, skew_normal_bits
+from lightning_exposure.studies.training import EXPOSURE, draw_secrets, skew_normal_bits
 from lightning_exposure.tree import SecretTree
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def train(cell: Cell) -> list[Row]:
     half = len(cell.training_text) // 2
     lines, others = ([line for line in part.split("\n") if line.strip()] for part in _parts(cell.training_text, half))
     lines.insert(random.Random(cell.secret_seed).randrange(len(lines) + 1), canary.text)
-    training = ReferenceTraining(seed=cell.random_seed, accelerator="cpu", **settings["reference"])
+    reference: dict[str, Any] = {"accelerator": "cpu", **settings["reference"]}
+    training = ReferenceTraining(seed=cell.random_seed, **reference)
     training = training.on([*lines, *others, *canary.format.covering()])
     result = sanitize(lines, training, share=settings["share"], seed=cell.random_seed)
     place = int(result.places[lines.index(canary.text)])
@@ -65,8 +66,9 @@ def _measured(
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     """Exposure before and after."""
+    named = [{**row, "trained_on": f"trained on {row['trained_on']}"} for row in summary]
     return bar_figure(
-        summary, ("trained_on",), "exposure_bits", title="Exposure before and after sanitization",
+        named, ("trained_on",), "exposure_bits", title="Exposure before and after sanitization",
         xlabel="exposure in bits",
     )  # fmt: skip
 
@@ -101,7 +103,7 @@ STUDIES.register("sanitization")(
             "cpu": Scale(
                 {
                     **_SHARED,
-                    "characters": 50_000,
+                    "characters": 200_000,
                     "format": "the random number is #####",
                     "references": 300,
                     "reference": _reference(64, 12),
@@ -121,6 +123,7 @@ STUDIES.register("sanitization")(
                         **_reference(200, 100, num_layers=2, embedding_size=200, lr=0.001),
                         "window": 20,
                         "batch_size": 128,
+                        "accelerator": "auto",
                     },
                 },
                 [{}],
@@ -135,10 +138,7 @@ STUDIES.register("sanitization")(
             Column("place", digits=3),
             Column("found", "share"),
             Column("test_bits", digits=3),
-            Column("exposure_bits"),
-            Column("first", "share"),
-            Column("margin_bits"),
-            Column("skewnormal_bits"),
+            *EXPOSURE[:-1],
         ),
         draw=draw,
         paper=(

@@ -72,8 +72,8 @@ STUDIES.register("capacity")(
             ),
             "cpu": Scale(
                 {
-                    "characters": 40_000,
-                    "epochs": 15,
+                    "characters": 100_000,
+                    "epochs": 12,
                     "format": "the random number is ######",
                     "repetitions": 1,
                     "model": {"architecture": "lstm", "num_layers": 1, "embedding_size": 16, "lr": 0.01},
@@ -91,6 +91,7 @@ STUDIES.register("capacity")(
                     "repetitions": 1,
                     "budget": 1_000_000,
                     "model": {"architecture": "lstm", "num_layers": 2, "lr": 0.001},
+                    "plateau": {"factor": 0.5, "patience": 2},
                     "data": {"window": 20},
                     "trainer": {"accelerator": "auto"},
                 },

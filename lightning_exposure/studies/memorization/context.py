@@ -63,7 +63,7 @@ def seen_by(canary: Canary, digits: str, known: str) -> tuple[SecretFormat, str]
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     """Exposure at each look, a line for each kind of knowledge."""
-    named = [{**row, "adversary": f"{row['known']} known, {row['between']} between"} for row in summary]
+    named = [{**row, "adversary": f"{row['known']} known\n{row['between']} between"} for row in summary]
     return line_figure(
         named, "epoch", "exposure_bits", by="adversary", title="What it helps to know the surroundings",
         xlabel="epoch", ylabel="exposure in bits",

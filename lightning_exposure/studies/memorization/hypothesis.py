@@ -46,13 +46,28 @@ def findings(rows: Sequence[Row]) -> list[str]:
             f"(exact one-sided binomial p = {p:.2g}); the exact ranks of all models together, by Fisher's method, "
             f"p = {combined:.2g}."
         )
-    return said
+    return said + _against_control(rows)
+
+
+def _against_control(rows: Sequence[Row]) -> list[str]:
+    """Of each seed the same number, in the model that has read it and in the one that has not."""
+    bits = {(row["insertions"], row["seed"]): float(row["exposure_bits"] or 0.0) for row in rows}
+    pairs = [(bits[1, seed], bits[0, seed]) for count, seed in bits if count == 1 and (0, seed) in bits]
+    if not pairs:
+        return []
+    hits = sum(inserted > control for inserted, control in pairs)
+    p = float(stats.binomtest(hits, len(pairs), 0.5, alternative="greater").pvalue)
+    return [
+        f"The same number is more exposed in the model that has read it than in the one that has not in {hits} of "
+        f"{len(pairs)} pairs (exact one-sided binomial p = {p:.2g})."
+    ]
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     """How exposed the secrets are, with and without insertion, against chance."""
+    named = [{**row, "text": "inserted once" if row["insertions"] else "not inserted"} for row in rows]
     return step_figure(
-        rows, "exposure_bits", by="insertions", title="Exposure after one epoch", xlabel="exposure in bits",
+        named, "exposure_bits", by="text", title="Exposure after one epoch", xlabel="exposure in bits",
         ylabel="share of models with at least as much", chance=True,
     )  # fmt: skip
 
@@ -80,7 +95,7 @@ STUDIES.register("hypothesis")(
             ),
             "cpu": Scale(
                 {
-                    "characters": 20_000,
+                    "characters": 100_000,
                     "epochs": 1,
                     "format": "the random number is ####",
                     "references": 200,
@@ -88,7 +103,7 @@ STUDIES.register("hypothesis")(
                     "data": {"window": 64, "batch_size": 4, "whole_canaries": True},
                 },
                 product(insertions=[1, 0]),
-                seeds=40,
+                seeds=100,
                 cost="2 min of one core",
             ),
             "paper": Scale(

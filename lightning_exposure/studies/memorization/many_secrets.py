@@ -94,10 +94,10 @@ STUDIES.register("many-secrets")(
         train=train,
         results=(
             *LOSSES,
-            Column("extracted"),
-            Column("exposure_bits"),
-            Column("margin_bits"),
-            Column("skewnormal_bits"),
+            Column("extracted", least=0, most=1),
+            Column("exposure_bits", least=0),
+            Column("margin_bits", least=0),
+            Column("skewnormal_bits", least=0),
         ),
         draw=draw,
         paper=(

@@ -103,11 +103,15 @@ def _decline(curves: Sequence[Sequence[Row]]) -> list[str]:
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
-    """Losses above, exposure below, against epochs."""
+    """Losses above, exposure below, and what goes on when that has nothing left to say."""
     return curves_figure(
         summary,
         "epoch",
-        [("loss in nats", ("train_loss", "test_loss")), ("bits", ("exposure_bits", "skewnormal_bits"))],
+        [
+            ("nats per character", {"train_loss": "training loss", "test_loss": "test loss"}),
+            ("exposure in bits", {"exposure_bits": "exact", "skewnormal_bits": "skew-normal"}),
+            ("bits", {"cost_bits": "cost of the secret", "margin_bits": "margin"}),
+        ],
         title="Exposure and losses, epoch by epoch",
         xlabel="epoch",
     )
@@ -170,7 +174,7 @@ STUDIES.register("over-training")(
         },
         train=train,
         keys=("epoch",),
-        results=(*LOSSES, *EXPOSURE, Column("cost_bits"), Column("second_half_first", "share")),
+        results=(*LOSSES, *EXPOSURE, Column("cost_bits", least=0), Column("second_half_first", "share")),
         findings=findings,
         draw=draw,
         paper=(

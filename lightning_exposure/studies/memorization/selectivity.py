@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from lightning_exposure.defences import compressed_size
@@ -44,7 +45,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
     first, ten = sum(rank == 1 for rank in ranks), sum(rank <= 10 for rank in ranks)
     return [
         f"Of {len(ranks)} models {first} have the secret in the first place and {ten} among the first ten; the largest "
-        f"rank is {ranks[-1]:,}, the median {ranks[len(ranks) // 2]:,}."
+        f"rank is {ranks[-1]:,}, the median {median(ranks):,g}."
     ]
 
 

@@ -19,7 +19,7 @@ from lightning_exposure.data import CanaryDataModule
 from lightning_exposure.exposure import measure_exposure, measure_tied_exposure
 from lightning_exposure.modules import EncoderDecoder
 from lightning_exposure.secrets import CanarySet, SecretFormat, TiedFormats
-from lightning_exposure.studies.figures import line_figure
+from lightning_exposure.studies.figures import curves_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study
 from lightning_exposure.studies.training import TRAINER
 from lightning_exposure.tokenization import WordTokenizer
@@ -123,7 +123,9 @@ class FittedTranslator:
     test_loss: float
 
 
-def fit_translator(canaries: CanarySet, *, pairs: int, epochs: int, hidden_size: int, seed: int) -> FittedTranslator:
+def fit_translator(
+    canaries: CanarySet, *, pairs: int, epochs: int, hidden_size: int, seed: int, **trainer: Any
+) -> FittedTranslator:
     """Train on made-up pairs of sentences, with the canaries among them."""
     generator = random.Random(seed)
     corpus, held_out = ([sentence(generator) for _ in range(size)] for size in (pairs, pairs // 10))
@@ -154,9 +156,9 @@ def fit_translator(canaries: CanarySet, *, pairs: int, epochs: int, hidden_size:
         embedding_size=hidden_size,
         lr=0.003,
     )
-    trainer = pl.Trainer(max_epochs=epochs, **TRAINER)
-    trainer.fit(model, data)
-    losses = [float(trainer.callback_metrics[name]) for name in ("train_loss_epoch", "val_loss")]
+    fitted = pl.Trainer(max_epochs=epochs, **{**TRAINER, **trainer})
+    fitted.fit(model, data)
+    losses = [float(fitted.callback_metrics[name]) for name in ("train_loss_epoch", "val_loss")]
     return FittedTranslator(model, languages, sum(data.ledger[0].values()), *losses)
 
 
@@ -182,6 +184,8 @@ def measure_translator(
         for name, method in (("last 3 exact", "exact"), ("last 3 skew-n.", "skewnormal")):
             (estimate,) = measure_tied_exposure(model, last, [canary.text], method=method, **ways)
             row[name] = min(estimate.bits, estimate.size_bits)
+            if method == "exact":
+                row["last 3 first"] = float(estimate.rank == 1)
         own = tree(model, languages, SSN.source_of(canary.text))
         (estimate,) = measure_exposure(own, [canary.text], budget=20_000)
         row["own source"] = estimate.bits
@@ -200,6 +204,7 @@ WAYS = {
     "sampling_bits": "sampling",
     "skewnormal_bits": "skew-normal",
     "last_3_exact_bits": "last 3 exact",
+    "last_3_first": "last 3 first",
     "last_3_skewnormal_bits": "last 3 skew-n.",
     "no_number_bits": "no number",
     "own_source_bits": "own source",
@@ -212,7 +217,7 @@ def train(cell: Cell) -> list[Row]:
     repetitions = [count for count in settings["insertions"] for _ in range(settings["canaries"])]
     canaries = CanarySet.draw(SSN.target, repetitions=repetitions, seed=cell.secret_seed)
     sizes = {name: settings[name] for name in ("pairs", "epochs", "hidden_size")}
-    made = fit_translator(canaries, seed=cell.random_seed, **sizes)
+    made = fit_translator(canaries, seed=cell.random_seed, **sizes, **settings.get("trainer", {}))
     found = measure_translator(made.model, made.languages, canaries, settings["samples"])
     rows: list[Row] = []
     for count in settings["insertions"]:
@@ -223,10 +228,11 @@ def train(cell: Cell) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
-    """Exposure against insertions."""
-    return line_figure(
-        summary, "insertions", "sampling_bits", title="Numbers that a translator has seen", xlabel="insertions",
-        ylabel="exposure in bits, by sampling",
+    """Exposure against insertions, asked in several ways."""
+    whole = {"sampling_bits": "sampling", "skewnormal_bits": "skew-normal", "last_3_exact_bits": "last 3 digits, exact"}
+    return curves_figure(
+        summary, "insertions", [("exposure in bits", whole)], title="Numbers that a translator has seen",
+        xlabel="insertions",
     )  # fmt: skip
 
 
@@ -254,6 +260,7 @@ STUDIES.register("translation")(
                     "hidden_size": 512,
                     "samples": 65_536,
                     "characters": 0,
+                    "trainer": {"accelerator": "auto"},
                 },
                 [{}],
                 seeds=3,
@@ -265,7 +272,7 @@ STUDIES.register("translation")(
         results=(
             Column("train_loss", digits=3),
             Column("test_loss", digits=3),
-            *(Column(column) for column in WAYS),
+            *(Column(column, least=0, most=1 if column == "last_3_first" else None) for column in WAYS),
         ),
         draw=draw,
         paper=(

@@ -119,7 +119,13 @@ STUDIES.register("words")(
         },
         train=train,
         keys=("spelling", "insertions"),
-        results=(*LOSSES, Column("exposure_bits"), Column("first"), Column("margin_bits"), Column("skewnormal_bits")),
+        results=(
+            *LOSSES,
+            Column("exposure_bits", least=0),
+            Column("first", least=0, most=1),
+            Column("margin_bits", least=0),
+            Column("skewnormal_bits", least=0),
+        ),
         draw=draw,
         paper=(
             PaperTable(

@@ -75,8 +75,9 @@ def _start(workers: int, ray_address: str | None) -> None:
                     raise refusal(
                         "--runner", "ray", "a machine on which Ray starts", told, error=RunnerError
                     ) from error
-                joined = "the address of a cluster that runs"
-                raise refusal("--ray_address", ray_address, joined, told, error=RunnerError) from error
+                joined = "the address of a cluster that runs and lets us in"
+                token = f"If it asks for a token, set RAY_AUTH_MODE=token and give Ray that token. {told}"
+                raise refusal("--ray_address", ray_address, joined, token, error=RunnerError) from error
 
 
 class _Arrivals(queue.Queue[Any]):
