@@ -22,10 +22,13 @@ from benchmarks.leakage import benchmark_leakage
 from benchmarks.models import Recipe, Subject, train_or_load
 from benchmarks.precision import benchmark_precision
 from benchmarks.private_training import benchmark_private_training
+from benchmarks.private_users import benchmark_private_users
+from benchmarks.private_ways import benchmark_private_ways
 from benchmarks.ranking import benchmark_ranking
 from benchmarks.scanning import benchmark_scanning
 from benchmarks.scoring import benchmark_scoring
 from benchmarks.table import Row, as_markdown, as_text
+from benchmarks.virtual_batches import benchmark_virtual_batches
 
 WITH_MODEL: Mapping[str, Callable[[Subject], list[Row]]] = MappingProxyType(
     {
@@ -70,6 +73,12 @@ def _proof() -> list[Row]:
     return benchmark_proof_cost()
 
 
+def _lora() -> list[Row]:
+    from benchmarks.private_lora import benchmark_private_lora  # needs transformers and peft
+
+    return benchmark_private_lora()
+
+
 WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
     {
         "ranking": benchmark_ranking,
@@ -79,6 +88,10 @@ WITHOUT_MODEL: Mapping[str, Callable[[], list[Row]]] = MappingProxyType(
         "cards": benchmark_credit_card,
         "callback": benchmark_callback,
         "private": benchmark_private_training,
+        "ways": benchmark_private_ways,
+        "users": benchmark_private_users,
+        "parts": benchmark_virtual_batches,
+        "lora": _lora,
         "proof": _proof,
         "huggingface": _huggingface,
         "gpt2": _gpt2,
@@ -107,6 +120,10 @@ A two-layer LSTM of 200 units is trained for a minute or so on the manual that c
   cards        a credit card among 10^15, inserted 8 times in a training run of its own
   callback     what measuring 10 and 100 canaries after every epoch adds to a training run
   private      a private training step of ours and of Opacus, against a plain one: time, peak memory (no model either)
+  ways         a private step clipped per layer, with an adaptive norm, with secure noise, against the usual (no model)
+  users        a private step that clips users against one that clips records: time (no model)
+  parts        private batches in parts (max_physical_batch_size) against whole ones: peak memory, time (no model)
+  lora         a private step of LoRA on a GPT-2, ours and Opacus', against plain LoRA: time, peak memory (no model)
   proof        a GPT-2 of 109 million parameters: a short private training with its proof against one without
   huggingface  a GPT-2 of its own with subwords and a prompt of 60 tokens: scoring, searching, exact exposure
   gpt2         a GPT-2 of 124 million parameters and 50,257 tokens: 5 canaries with and without a precision

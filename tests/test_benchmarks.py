@@ -12,6 +12,8 @@ import pytest
 from scipy.stats import chi2
 
 from benchmarks import __main__ as command
+from benchmarks import audit as audit_trials
+from benchmarks import audit_canaries, release_audit
 from benchmarks.callback import benchmark_callback
 from benchmarks.enumeration import benchmark_enumeration
 from benchmarks.estimates import benchmark_estimates, known_secrets
@@ -26,6 +28,7 @@ from benchmarks.scanning import benchmark_scanning
 from benchmarks.scoring import benchmark_scoring
 from benchmarks.table import Row, Target, as_markdown, as_text
 from lightning_exposure import ExposureEstimate, measure_exposure
+from lightning_exposure.synthetic import NeuralScorer
 from lightning_exposure.walks import score
 
 TINY = Recipe(characters=3_000, units=12, layers=1, digits=4, repetitions=(8, 2), epochs=1, batch_size=16)
@@ -211,3 +214,70 @@ def test_scanning_finds_what_was_planted() -> None:
     time, difference = benchmark_scanning(lines=400, planted=60)
     assert time.value > 0
     assert difference.value == 0
+
+
+def test_trials_of_audits_are_kept_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = [audit_trials.Setting(family, 1.0, 40, 1e-2) for family in audit_trials.FAMILIES]
+    monkeypatch.setattr(audit_trials, "settings", lambda jax: few)
+    arguments = ["--trials", "3", "--csv", str(tmp_path / "table.csv")]
+    audit_trials.main(arguments)
+    kept = (tmp_path / "table.csv").read_text()
+    assert len(kept.splitlines()) == 1 + 2 * len(few)
+    monkeypatch.setattr(audit_trials, "rows", None)
+    audit_trials.main(arguments)
+    assert (tmp_path / "table.csv").read_text() == kept
+
+
+def test_the_epsilon_of_randomized_response_has_the_delta_that_was_asked_for() -> None:
+    honest = 1 / (1 + math.exp(-1.0))
+    for delta in (1e-5, 1e-2):
+        epsilon = audit_trials.response_epsilon(1.0, delta)
+        assert honest - math.exp(epsilon) * (1 - honest) == pytest.approx(delta)
+
+
+def test_designs_of_canaries_are_compared_seed_by_seed() -> None:
+    names = audit_canaries.COLUMNS
+    cells = [("uniform", 0, 1.0), ("uniform", 1, 3.0), ("100 unused tokens", 0, 2.0), ("100 unused tokens", 1, 4.0)]
+    rows = [
+        dict(zip(names, ("10 epochs", design, str(seed), "0.5", "0.5", str(epsilon), "1"), strict=True))
+        for design, seed, epsilon in cells
+    ]
+    *_, uniform, unused = audit_canaries.summary(rows)
+    assert "| 2.00 ± 12.71 |" in uniform
+    assert unused.endswith("| 3.00 ± 12.71 | 1.00 ± 0.00 |")
+    for design, symbols in (("uniform", 10), ("10 unused tokens", 10), ("100 unused tokens", 100)):
+        canaries = audit_canaries.DESIGNS[design](0)
+        assert len(canaries) == 200
+        assert {canary.format.size for canary in canaries} == {symbols**9}
+
+
+# --- audits of releases ---------------------------------------------------------------------------------------
+
+
+def test_audits_of_releases_by_score(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = {
+        "epochs": (1,), "seeds": (0, 1), "texts": (40, 80), "letters": 2_000, "units": 8, "canaries": 40,
+        "neural": NeuralScorer(networks=1, hidden_size=4, steps=2, batch_size=4),
+    }  # fmt: skip
+    path = tmp_path / "scores.csv"
+    release_audit.main(["--csv", str(path)], tiny)
+    lines = path.read_text().splitlines()
+    assert len(lines) == 1 + 2 * (1 + 2 * 6)
+    assert "texts 80  score both, added up  releases 2" in capsys.readouterr().out
+    release_audit.main(["--csv", str(path)], {**tiny, "letters": None})  # all is there: nothing is trained again
+    assert path.read_text().splitlines() == lines
+    means = {row["score"]: row["auc"] for row in release_audit.summary([
+        {"texts": "9", "score": "a", "epsilon_lower": "0.5", "auc": auc} for auc in ("0.5", "0.7")
+    ])}  # fmt: skip
+    assert means == {"a": pytest.approx(0.6)}
+
+
+def test_false_alarms_of_audits_of_releases(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "alarms.csv"
+    release_audit.main(["--csv", str(path), "--simulated", "2"])
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in printed] == [
+        "generator never saw a canary", "generator randomized response", "generator noisy counts",
+        "generator memorizes",
+    ]  # fmt: skip
+    assert printed[0].endswith("above 0")
