@@ -44,6 +44,7 @@ LAYERS = [
     "callbacks",
     "integrations",
     "defences",
+    "synthetic",
     "studies",
     "cli",
 ]

@@ -32,6 +32,7 @@ from lightning_exposure import __file__ as package
 from lightning_exposure.adapters import StatelessAdapter
 from lightning_exposure.defences import redact, redact_data, sanitize
 from lightning_exposure.errors import ExposureError
+from lightning_exposure.synthetic import audit_synthetic
 
 PIN = SecretFormat.pin()
 CHARS = CharTokenizer.from_text("my pin is 0123456789")
@@ -85,6 +86,10 @@ def test_what_all_callbacks_take(kind: Any, given: Any, options: dict[str, Any])
         ("top_k", lambda: ExtractionCallback(CANARIES, top_k=0)),
         ("verbose", lambda: ExtractionCallback(CANARIES, verbose=2)),  # type: ignore[arg-type]
         ("reference", lambda: ScanCallback([SECRET], reference="befor_training")),
+        ("unit", lambda: DifferentialPrivacy(noise_multiplier=1.0, unit="x", **BUDGET)),  # type: ignore[arg-type]
+        ("user", lambda: DifferentialPrivacy(noise_multiplier=1.0, user=len, **BUDGET)),
+        ("user", lambda: DifferentialPrivacy(noise_multiplier=1.0, unit="user", **BUDGET)),
+        ("max_records_per_user", lambda: DifferentialPrivacy(noise_multiplier=1.0, unit="user", user=len, **BUDGET)),
         ("accountant", lambda: DifferentialPrivacy(noise_multiplier=1.0, accountant="x", **BUDGET)),  # type: ignore[arg-type]
     ],
 )
@@ -128,6 +133,21 @@ def test_measurements(name: str, call: Callable[[], Any]) -> None:
     ],
 )
 def test_defences(name: str, call: Callable[[], Any]) -> None:
+    refused(name, call)
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("texts", lambda: audit_synthetic(3, HELD_OUT)),  # type: ignore[arg-type]
+        ("texts", lambda: audit_synthetic("a text", HELD_OUT)),
+        ("canaries", lambda: audit_synthetic(["a" * 999], [SECRET])),  # type: ignore[arg-type]
+        ("canaries", lambda: audit_synthetic(["a" * 999], CANARIES)),
+        ("scorers", lambda: audit_synthetic(["a" * 999], HELD_OUT, scorers=3)),  # type: ignore[arg-type]
+        ("held_out", lambda: audit_synthetic(["a" * 999], HELD_OUT, held_out=["a"])),
+    ],
+)
+def test_generated_texts(name: str, call: Callable[[], Any]) -> None:
     refused(name, call)
 
 

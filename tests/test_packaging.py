@@ -43,7 +43,7 @@ def test_ci_script_is_executable() -> None:
 
 def test_extras(project: dict[str, Any]) -> None:
     extras = project["optional-dependencies"]
-    assert set(extras) == {"hf", "lm-eval", "peft", "ray", "report", "test", "dev"}
+    assert set(extras) == {"hf", "jax", "lm-eval", "peft", "ray", "report", "test", "dev"}
     assert "lightning-exposure[lm-eval,peft,ray,report]" in extras["test"]
     assert "lightning-exposure[test]" in extras["dev"]
 

@@ -84,6 +84,7 @@ def write_task(
     whole_number("references", references, at_least=1)
     if not len(canaries):
         raise ArgumentError("canaries is empty; expected at least one. Draw some with CanarySet.draw.")
+    canaries.refuse_made_for_audits()
     if not SAFE_NAME.fullmatch(name):
         raise refusal("name", name, "only the characters a-z 0-9 . _ -")
     target = Path(directory)

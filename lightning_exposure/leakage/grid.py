@@ -154,18 +154,9 @@ def leakage_cell(
     Raises:
         ArgumentError: An argument is out of range, or there are fewer lines to insert than different secrets.
     """
-    number("rate", rate, above=0)
-    whole_number("cardinality", cardinality, at_least=1)
     classes = secret_classes() if classes is None else classes
-    lines = text.splitlines()
-    copies = round(rate * len(lines))
-    if copies < cardinality:
-        raise ArgumentError(
-            f"cardinality is {cardinality}; expected at most {copies}, which a rate of {rate:g} inserts into "
-            f"{len(lines)} lines. Raise the rate, or give a longer text."
-        )
-    repetitions = [copies // cardinality + (place < copies % cardinality) for place in range(cardinality)]
-    canaries = CanarySet.draw([kind.format for kind in classes], repetitions=repetitions, seed=seed)
+    canaries = planted_secrets(text, rate=rate, cardinality=cardinality, classes=classes, seed=seed)
+    copies, lines = sum(canary.copies for canary in canaries) / len(classes), text.splitlines()
     model, tokenizer = train(_woven(lines, canaries, seed))
     found = sample_leaks(
         model, tokenizer, canaries, samples=samples, length=length, temperature=temperature, seed=seed,
@@ -190,6 +181,31 @@ def leakage_cell(
             )
         )  # fmt: skip
     return rows
+
+
+def planted_secrets(
+    text: str, *, rate: float, cardinality: int, classes: Sequence[SecretClass] | None = None, seed: int = 0
+) -> CanarySet:
+    r"""The secrets that `leakage_cell` puts into a text, with how often it does.
+
+    >>> [canary.copies for canary in planted_secrets("a line\n" * 50, rate=0.1, cardinality=2, seed=0)]
+    [3, 2, 3, 2, 3, 2]
+
+    Raises:
+        ArgumentError: An argument is out of range, or there are fewer lines to insert than different secrets.
+    """
+    number("rate", rate, above=0)
+    whole_number("cardinality", cardinality, at_least=1)
+    lines = len(text.splitlines())
+    copies = round(rate * lines)
+    if copies < cardinality:
+        raise ArgumentError(
+            f"cardinality is {cardinality}; expected at most {copies}, which a rate of {rate:g} inserts into "
+            f"{lines} lines. Raise the rate, or give a longer text."
+        )
+    repetitions = [copies // cardinality + (place < copies % cardinality) for place in range(cardinality)]
+    formats = [kind.format for kind in (secret_classes() if classes is None else classes)]
+    return CanarySet.draw(formats, repetitions=repetitions, seed=seed)
 
 
 def known_beginning(kind: SecretClass, text: str) -> str:
