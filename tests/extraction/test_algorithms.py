@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -283,6 +284,15 @@ def test_word_lists_are_walked() -> None:
     assert all(format.fits(candidate.text) for candidate in result.candidates)
 
 
+@pytest.fixture
+def ctrl_c_is_heard() -> Iterator[None]:
+    """A test run that was started in the background has a SIGINT that is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 @pytest.mark.parametrize("algorithm", ["shortest_path", "brute_force", "beam", "sampling"])
 def test_progress_and_interruption(algorithm: str) -> None:
     """Ctrl-C returns what was found so far, marked as not optimal."""
