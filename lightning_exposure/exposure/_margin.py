@@ -11,10 +11,11 @@ from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.walks import best_first
 
 _EXPANSIONS = 1024
-"""The next secret is looked for no longer than this, or than the measurement itself took, whichever is more."""
+"""The next secret is looked for no longer than this, or than a few times what the measurement took, if that is more."""
 
-_AS_LONG = 1.0
-"""How many times the expansions of the measurement."""
+_AS_LONG = 4
+"""How many times the expansions of the measurement: cheapest first, the search reads all of them again, in batches that
+overshoot, before it comes to the secret itself, and only then to the next one."""
 
 
 def with_margins(case: TreeCase, estimates: Sequence[ExposureEstimate]) -> list[ExposureEstimate]:
@@ -28,7 +29,7 @@ def with_margins(case: TreeCase, estimates: Sequence[ExposureEstimate]) -> list[
     if first is None or case.size == 1:
         return list(estimates)
     number = case.secrets.index(first.secret)
-    found = best_first(case.tree, 2, budget=max(_EXPANSIONS, int(_AS_LONG * first.expansions)), memory=case.memory)
+    found = best_first(case.tree, 2, budget=max(_EXPANSIONS, _AS_LONG * first.expansions), memory=case.memory)
     own = [row for _, row in PathFinder(case.paths[[number]]).find(found.paths)]
     cost = float(found.costs[own[0]]) if own else float(case.costs[number])
     others = [float(other) for row, other in enumerate(found.costs) if row not in own]

@@ -60,13 +60,18 @@ def clopper_pearson(
     error = 1.0 - np.asarray(confidence, dtype=float)
     misses = trials - hits
     # Where there are no hits, or only hits, the beta distribution has lost its spread; the limit is then 0, or 1.
-    low = np.where(hits > 0, special.betaincinv(np.maximum(hits, 1), misses + 1, error), 0.0)
-    high = np.where(misses > 0, special.betainccinv(hits + 1, np.maximum(misses, 1), error), 1.0)
+    low = np.where(hits > 0, special.betaincinv(np.where(hits > 0, hits, 1), misses + 1, error), 0.0)
+    high = np.where(misses > 0, special.betainccinv(hits + 1, np.where(misses > 0, misses, 1), error), 1.0)
     return low, high
 
 
-def proportion_interval(hits: int, trials: int, confidence: float) -> tuple[float, float]:
+def proportion_interval(hits: float, trials: float, confidence: float) -> tuple[float, float]:
     """The exact (Clopper-Pearson) interval for a proportion, both ends of which hold together.
+
+    Args:
+        hits: How many trials succeeded; a fraction is what an effective number of trials makes of them.
+        trials: How many there were.
+        confidence: Of both limits together.
 
     Example:
         >>> low, high = proportion_interval(0, 100, 0.95)
@@ -75,6 +80,40 @@ def proportion_interval(hits: int, trials: int, confidence: float) -> tuple[floa
     """
     low, high = clopper_pearson(hits, trials, 0.5 + confidence / 2.0)
     return float(low), float(high)
+
+
+def clustered_interval(shares: ArrayLike, sizes: ArrayLike, confidence: float) -> tuple[float, float]:
+    """An interval for a proportion that was seen in clusters, whose members may be alike (Korn and Graubard, 1998).
+
+    Clopper-Pearson's for as many independent trials as would scatter as much as the clusters do, and never more than
+    there were. Where all failed, or all succeeded, nothing tells how alike the members are: each cluster is one trial.
+
+    Args:
+        shares: What part of each cluster succeeded.
+        sizes: How many trials each cluster has.
+        confidence: Of both limits together.
+
+    Example:
+        >>> low, high = clustered_interval([0.2, 0.2, 0.2], 5, 0.95)  # 3 of 15
+        >>> round(low, 3), round(high, 3)
+        (0.043, 0.481)
+        >>> low, high = clustered_interval([0.6, 0.0, 0.0], 5, 0.95)  # 3 of 15, all in one: as good as few trials
+        >>> round(low, 3), round(high, 3)
+        (0.0, 0.992)
+    """
+    sizes, shares = np.broadcast_arrays(np.asarray(sizes, dtype=float), np.asarray(shares, dtype=float))
+    trials, clusters = float(sizes.sum()), len(shares)
+    share = float((shares * sizes).sum()) / trials
+    effective = float(clusters) if share in (0.0, 1.0) else trials
+    if clusters > 1 and 0.0 < share < 1.0:
+        # The variance of a ratio: clusters may differ in size.
+        off = sizes * (shares - share) / trials
+        variance = clusters / (clusters - 1) * float((off**2).sum())
+        if variance > 0:
+            # With few clusters the variance itself is uncertain; with as many as trials that is no matter.
+            wider = [stats.t.ppf(0.5 + confidence / 2, degrees) for degrees in (trials - 1, clusters - 1)]
+            effective = min(trials, share * (1 - share) / variance * float(wider[0] / wider[1]) ** 2)
+    return proportion_interval(share * effective, effective, confidence)
 
 
 def normal_margin(standard_error: float, confidence: float) -> float:

@@ -8,6 +8,7 @@ it sees as far as about `log2(samples)` bits, and beyond that there is only the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -203,7 +204,11 @@ def _exact(case: PairCase) -> list[ExposureEstimate]:
     for i, (number, cost) in enumerate(zip(case.numbers, case.costs, strict=True)):
         costs[number] = cost  # itself, whatever the rounding
         rank, fewest, most = (1 + count for count in rank_counts(costs, number, case.rounding))
-        estimates.append(case.counted(i, (rank, fewest, most), case.size))
+        estimate = case.counted(i, (rank, fewest, most), case.size)
+        if most == 1 and case.size > 1:
+            ahead = float(np.delete(costs, number).min() - cost)
+            estimate = replace(estimate, margin_bits=ahead if math.isfinite(ahead) else None)
+        estimates.append(estimate)
     return estimates
 
 

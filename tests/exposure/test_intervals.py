@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lightning_exposure.exposure.intervals import proportion_interval, weighted_count_interval
+from lightning_exposure.exposure.intervals import (
+    clustered_interval,
+    proportion_interval,
+    weighted_count_interval,
+)
 
 
 def test_with_equal_weights_it_is_the_exact_poisson_interval() -> None:
@@ -40,3 +44,38 @@ def test_coverage_over_simulated_samples(chances: list[float]) -> None:
 
 def test_proportions_are_clopper_pearson() -> None:
     assert proportion_interval(3, 10, 0.95) == pytest.approx((0.0667, 0.6525), abs=1e-4)
+
+
+def test_clusters_that_vary_as_independent_trials_do_are_almost_that_many_trials() -> None:
+    draws = np.random.default_rng(0)
+    shares = draws.binomial(20, 0.3, size=40) / 20
+    low, high = clustered_interval(shares, 20, 0.95)
+    single = proportion_interval(float(shares.sum() * 20), 800, 0.95)
+    assert high - low == pytest.approx(single[1] - single[0], rel=0.35)
+
+
+def test_clusters_whose_members_are_all_alike_are_one_trial_each() -> None:
+    shares = np.array([1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0])
+    low, high = clustered_interval(shares, 50, 0.95)
+    single = proportion_interval(3, 10, 0.95)
+    assert low <= single[0] + 0.02
+    assert high >= single[1] - 0.02
+
+
+def test_an_interval_of_clusters_holds_the_truth_as_often_as_it_says() -> None:
+    draws = np.random.default_rng(1)
+    for size, alike in ((1, 0.0), (5, 0.0), (5, 0.99), (20, 0.3)):
+        covered = 0
+        for _ in range(300):
+            # The chance of a cluster is drawn around 0.2; `alike` says how far.
+            spread = max(alike, 1e-3)
+            chances = draws.beta(0.2 * (1 - spread) / spread, 0.8 * (1 - spread) / spread, size=8)
+            low, high = clustered_interval(draws.binomial(size, chances) / size, size, 0.95)
+            covered += low <= 0.2 <= high
+        assert covered >= 300 * 0.92, (size, alike)
+
+
+def test_a_fraction_of_a_hit_is_less_than_a_hit() -> None:
+    lows, highs = zip(*(proportion_interval(hits, 3, 0.95) for hits in (0, 0.25, 0.5, 1)), strict=True)
+    assert list(lows) == sorted(set(lows))
+    assert list(highs) == sorted(set(highs))

@@ -38,13 +38,27 @@ def test_a_search_that_ends_early_gives_a_bound(monkeypatch: pytest.MonkeyPatch)
     bounds = []
     for expansions in (1, 3, 10, 30):
         monkeypatch.setattr(_margin, "_EXPANSIONS", expansions)
-        monkeypatch.setattr(_margin, "_AS_LONG", 0.0)
+        monkeypatch.setattr(_margin, "_AS_LONG", 0)
         (found,) = measure_exposure(TREE, [FIRST], "exact")
         assert whole.margin_bits is not None
         bounds.append(found.margin_bits or 0.0)
         assert found.margin_is_bound == (0.0 < bounds[-1] < whole.margin_bits - 1e-6)
     assert bounds == sorted(bounds)
     assert bounds[-1] <= whole.margin_bits + 1e-6
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_a_first_secret_that_took_long_to_count_has_its_margin_all_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with a count of many thousand expansions: the search has to read all of them again before it is any further.
+    monkeypatch.setattr(_margin, "_EXPANSIONS", 1)
+    model, pins = sharpened(Recurrent(CHARS.vocab_size), seed), SecretFormat("pin ####")
+    tree, costs = SecretTree(model, pins, CHARS), oracle.costs(model, pins, CHARS)
+    first, second, *_ = sorted(costs, key=costs.__getitem__)
+    (found,) = measure_exposure(tree, [first])
+    assert found.margin_bits == pytest.approx(costs[second] - costs[first], abs=1e-6)
+    assert not found.margin_is_bound
 
 
 def test_only_a_certain_first_rank_has_a_margin() -> None:

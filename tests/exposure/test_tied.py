@@ -81,6 +81,8 @@ def test_tied_exposures_are_those_of_brute_force(case: Case) -> None:
         assert (estimate.method, estimate.rank) == ("exact", rank)
         assert estimate.bits == estimate.low == estimate.high == pytest.approx(math.log2(1000 / rank))
         assert estimate.log_perplexity == pytest.approx(costs[estimate.secret], abs=1e-4)
+        first, second = sorted(costs.values())[:2]
+        assert estimate.margin_bits == (pytest.approx(second - first, abs=1e-4) if rank == 1 else None)
     references = [cost for text, cost in costs.items() if text != secrets[1]]
     (by_rank,) = exposure_by_rank([costs[secrets[1]]], references)
     assert measure_tied(case, [secrets[1]])[0].bits == pytest.approx(by_rank)
