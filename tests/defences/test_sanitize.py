@@ -163,6 +163,18 @@ def test_one_line_with_the_reference_model(tmp_path: Path) -> None:
     assert (result.losses.held_out == again.losses.held_out).all()
 
 
+def test_the_reference_model_clips_its_gradients_if_it_is_told_to() -> None:
+    small = {"hidden_size": 8, "num_layers": 1, "optimizer": "sgd", "lr": 1.0}
+    free, clipped, loose = (
+        ReferenceTraining(small, epochs=1, window=16, batch_size=4, clip=clip, accelerator="cpu")(LINES)(LINES)
+        for clip in (None, 1e-3, 1e9)
+    )
+    assert (free == loose).all()
+    assert (free != clipped).any()
+    with pytest.raises(ArgumentError, match=r"clip is 0; expected a number above 0"):
+        ReferenceTraining(small, clip=0)
+
+
 class Places:
     """A tokenizer that spells a text as the places of its characters."""
 

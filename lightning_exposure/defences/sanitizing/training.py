@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import ConcatDataset, DataLoader
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import number, whole_number
 from lightning_exposure.data.randomness import seeded
 from lightning_exposure.data.text import WindowDataset
 from lightning_exposure.defences.sanitizing.scoring import TextScorer
@@ -32,6 +32,7 @@ class ReferenceTraining:
         window: How many tokens are read at once.
         batch_size: How many windows are in a batch.
         seed: Of the first weights and of the order of the windows.
+        clip: The largest norm of a batch's gradient; None: any.
         accelerator: Of the Trainer.
 
     Example:
@@ -47,6 +48,7 @@ class ReferenceTraining:
     window: int = 64
     batch_size: int = 16
     seed: int = 0
+    clip: float | None = None
     accelerator: str = "auto"
 
     def __post_init__(self) -> None:
@@ -54,6 +56,8 @@ class ReferenceTraining:
         for name in ("epochs", "window", "batch_size"):
             whole_number(name, getattr(self, name), at_least=1)
         whole_number("seed", self.seed, at_least=0)
+        if self.clip is not None:
+            number("clip", self.clip, above=0)
 
     def on(self, texts: Sequence[str]) -> ReferenceTraining:
         """The same training with a tokenizer that knows all of these texts, unless it has one."""
@@ -77,6 +81,7 @@ class ReferenceTraining:
             trainer = pl.Trainer(
                 max_epochs=self.epochs, accelerator=self.accelerator, devices=1, logger=False,
                 enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+                gradient_clip_val=self.clip,
             )  # fmt: skip
             trainer.fit(model, loader)
         # Of the reference architectures only the Transformer cannot read more than it was made for.
