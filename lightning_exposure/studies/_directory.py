@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -43,13 +43,14 @@ class CellOutcome:
     seconds: float = 0.0
 
 
-def manifest(study: str, scale: str, settings: Mapping[str, Any], text: str) -> dict[str, Any]:
+def manifest(study: str, scale: str, settings: Mapping[str, Any], text: str, columns: Sequence[str]) -> dict[str, Any]:
     """What a directory's rows have in common; rows of anything else do not belong beside them."""
     versions = {"lightning-exposure": __version__, "torch": version("torch"), "python": platform.python_version()}
     return {
         "study": study,
         "--scale": scale,
         "settings": dict(settings),
+        "columns": list(columns),
         "--text": {"characters": len(text), "sha256": hashlib.sha256(text.encode("utf-8")).hexdigest()},
         "versions": versions,
     }
@@ -82,6 +83,7 @@ class StudyDirectory:
         except OSError as error:
             expected = "a directory, or a path where one can be made"
             raise refusal("--out", str(path), expected, f"The system says: {error.strerror}.") from error
+        _refuse_what_is_somebody_elses(path)
         lock = FileLock(path / LOCK)
         try:
             lock.acquire(timeout=0)
@@ -111,11 +113,6 @@ class StudyDirectory:
         path = self.path / MANIFEST
         if path.exists():
             return _same(read_json(path), plain(dict(content), MANIFEST))
-        # What begins with a dot is the lock, or was left by a process that was killed while it wrote the manifest.
-        others = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
-        if others:
-            expected = f"an empty directory or one of this study, but it holds {others[0]!r} and no {MANIFEST}"
-            raise refusal("--out", str(self.path), expected, "Give another --out.")
         write_json(path, content)
 
     def _read(self) -> None:
@@ -129,6 +126,17 @@ class StudyDirectory:
         for number, line in enumerate(whole.decode("utf-8").splitlines(), start=1):
             outcome = _outcome(Field(f"{path}, line {number}: ", _parsed(line, path, number)))
             self.outcomes[outcome.key] = outcome
+
+
+def _refuse_what_is_somebody_elses(path: Path) -> None:
+    """Before anything is written there, the lock included."""
+    if (path / MANIFEST).exists():
+        return
+    # What begins with a dot is the lock, or was left by a process that was killed while it wrote the manifest.
+    others = sorted(entry.name for entry in path.iterdir() if not entry.name.startswith("."))
+    if others:
+        expected = f"an empty directory or one of this study, but it holds {others[0]!r} and no {MANIFEST}"
+        raise refusal("--out", str(path), expected, "Give another --out.")
 
 
 def _parsed(line: str, path: Path, number: int) -> Any:

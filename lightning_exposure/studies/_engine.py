@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lightning_exposure._checks import whole_number
+from lightning_exposure._checks import refusal, whole_number
 from lightning_exposure._files import write_whole
 from lightning_exposure.report.figures.style import MissingExtraError, save
 from lightning_exposure.studies._directory import CellOutcome, StudyDirectory, manifest
@@ -98,7 +98,8 @@ def run_study(
     run = RUNNERS.get(runner, argument="--runner")
     whole_number("--workers", workers, at_least=0 if runner == "local" else 1)
     cells = study.cells(name, scale, seeds, text)
-    content = manifest(name, scale, study.scale(scale).settings, text)
+    _refuse_other_text(scale, cells)
+    content = manifest(name, scale, study.scale(scale).settings, text, study.columns)
     with StudyDirectory.opened(Path(directory), content) as kept:
         open_cells = [cell for cell in cells if cell.key not in kept.outcomes or kept.outcomes[cell.key].error]
         told = _Told(watch, len(cells), len(open_cells))
@@ -108,6 +109,14 @@ def run_study(
                 kept.add(outcome)
                 told.after(by_key[outcome.key], outcome)
         return _conclude(study, cells, kept)
+
+
+def _refuse_other_text(scale: str, cells: Sequence[Cell]) -> None:
+    """What takes days and stands beside the paper's numbers is not trained on a text that is too short for it."""
+    wanted = max(cell.settings.get("characters", 0) for cell in cells)
+    if scale == "paper" and len(cells[0].text) < wanted:
+        expected = f"a text of {wanted:,} characters at least, as the paper's"
+        raise refusal("--text", f"{len(cells[0].text):,} characters", expected, "Give the Penn Treebank.")
 
 
 class _Told:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from lightning_exposure.exposure.intervals import proportion_interval
+from lightning_exposure.exposure.intervals import clustered_interval, proportion_interval
 from lightning_exposure.studies.study import ERROR, Cell, Column, Row, Study, Value
 
 CONFIDENCE = 0.95
@@ -98,26 +98,35 @@ def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple
     return middle - half, middle + half
 
 
-def summary_of(column: Column, values: Sequence[Value]) -> dict[str, Value]:
+def summary_of(column: Column, rows: Sequence[Row]) -> dict[str, Value]:
     """The mean or the share of a column, with its interval in two more columns; cells without a value do not count."""
-    known = [float(value) for value in values if isinstance(value, int | float)]
-    ends = () if column.over_seeds == "median" else (f"{column.name}_low", f"{column.name}_high")
-    names = (column.name, *ends)
+    rows = [row for row in rows if isinstance(row.get(column.name), int | float)]
+    known = _numbers(rows, column.name)
+    names = [column.name] if column.over_seeds == "median" else [column.name + end for end in ("", "_low", "_high")]
     if not known:
         return dict.fromkeys(names)
-    if column.over_seeds == "share":
-        share = sum(known) / len(known)
-        return dict(zip(names, (share, *proportion_interval(round(sum(known)), len(known), CONFIDENCE)), strict=True))
     if column.over_seeds == "median":
-        return {column.name: float(np.median(known))}
-    interval = [_possible(column, end) for end in t_interval(known) or ()]
-    return dict(zip(names, (float(np.mean(known)), *(interval or (None, None))), strict=True))
+        found: tuple[Value, ...] = (float(np.median(known)),)
+    elif column.over_seeds == "share":
+        found = _share(known, None if column.share_of is None else _numbers(rows, column.share_of))
+    else:
+        least = -math.inf if column.least is None else column.least
+        most = max(_numbers(rows, column.most), default=None) if isinstance(column.most, str) else column.most
+        interval = t_interval(known)
+        ends = interval and np.clip(interval, least, math.inf if most is None else most).tolist()
+        found = (float(np.mean(known)), *(ends or (None, None)))
+    return dict(zip(names, found, strict=True))
 
 
-def _possible(column: Column, value: float) -> float:
-    least = -math.inf if column.least is None else column.least
-    most = math.inf if column.most is None else column.most
-    return min(max(value, least), most)
+def _share(known: Sequence[float], sizes: Sequence[float] | None) -> tuple[float, float, float]:
+    """What part of all trainings; or, of trainings with so many secrets each, what part of all secrets."""
+    if sizes is None:
+        return sum(known) / len(known), *proportion_interval(sum(known), len(known), CONFIDENCE)
+    return float(np.average(known, weights=sizes)), *clustered_interval(known, sizes, CONFIDENCE)
+
+
+def _numbers(rows: Sequence[Row], name: str) -> list[float]:
+    return [float(value) for row in rows if isinstance(value := row.get(name), int | float)]
 
 
 def over_seeds(study: Study, rows: Sequence[Row], keys: Sequence[str] | None = None) -> list[dict[str, Value]]:
@@ -137,7 +146,7 @@ def over_seeds(study: Study, rows: Sequence[Row], keys: Sequence[str] | None = N
         line: dict[str, Value] = {**dict(zip(names, group, strict=True)), "trainings": len(members)}
         for column in study.results:
             if column.over_seeds != "leave out":
-                line |= summary_of(column, [row.get(column.name) for row in members])
+                line |= summary_of(column, members)
         summary.append(line)
     return summary
 

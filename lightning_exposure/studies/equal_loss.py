@@ -9,10 +9,11 @@ from lightning_exposure.studies.study import Row, Study, Value
 
 
 def at_equal_loss(study: Study, rows: Sequence[Row], loss: str = "test_loss") -> list[dict[str, Value]]:
-    """For each training the row of the first epoch that is as good as the worst training ever gets, seed by seed.
+    """For each training the row of the epoch that is as good as the worst training ever gets, seed by seed.
 
     Trainings of one seed are compared with each other: the loss that all of them reach is the largest of their
-    smallest losses, and each is taken at the first epoch where it is no larger.
+    smallest losses, and each is taken at the epoch that comes nearest to it, of the first one where its loss is no
+    larger and the one before.
 
     Args:
         study: Its `keys` has "epoch".
@@ -24,7 +25,7 @@ def at_equal_loss(study: Study, rows: Sequence[Row], loss: str = "test_loss") ->
         >>> rows = [{"optimizer": name, "seed": 0, "epoch": epoch, "test_loss": value}
         ...         for name, losses in curves.items() for epoch, value in enumerate(losses, start=1)]
         >>> [(row["optimizer"], row["epoch"]) for row in equal_loss_rows(rows, ("optimizer",))]
-        [('sgd', 2), ('adam', 1), ('adagrad', 2)]
+        [('sgd', 2), ('adam', 1), ('adagrad', 1)]
     """
     chosen = equal_loss_rows(rows, study.factors, loss)
     return over_seeds(study, chosen, study.factors)
@@ -41,8 +42,11 @@ def equal_loss_rows(rows: Sequence[Row], factors: Sequence[str], loss: str = "te
         best[key[-1]] = max(best.get(key[-1], smallest), smallest)
     chosen = []
     for key, epochs in trainings.items():
-        inside = [row for row in epochs if _number(row, loss) <= best[key[-1]]]
-        chosen.append(min(inside, key=lambda row: _number(row, "epoch")))
+        wanted = best[key[-1]]
+        epochs = sorted(epochs, key=lambda row: _number(row, "epoch"))
+        first = next(place for place, row in enumerate(epochs) if _number(row, loss) <= wanted)
+        around = epochs[max(first - 1, 0) : first + 1]
+        chosen.append(min(around, key=lambda row: abs(_number(row, loss) - wanted)))
     return chosen
 
 

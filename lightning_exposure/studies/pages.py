@@ -85,7 +85,7 @@ def _intervals(study: Study, summary: Sequence[Row]) -> str:
     """What stands in brackets; nothing of a summary that has no means."""
     if not any(name.endswith("_low") for row in summary for name in row):
         return ""
-    means = "Means over the seeds with Student's 95% intervals, cut at zero but not at the bits there are"
+    means = "Means over the seeds with Student's 95% intervals, cut where nothing is possible beyond"
     shares = any(column.over_seeds == "share" for column in study.results)
     return f"{means}; shares with Clopper-Pearson's. " if shares else f"{means}. "
 
@@ -99,7 +99,8 @@ def _command(name: str, content: Field, seeds: int) -> str:
 def _text(content: Field) -> str:
     """What was trained on: the text that everybody has, or one that can only be told by its digest."""
     told, sizes = content["--text"], content["settings"].as_(dict)
-    characters = sizes.get("characters", told["characters"].as_(int))
+    given = told["characters"].as_(int)
+    characters = min(sizes.get("characters", given), given)
     if not characters:
         return "Trained on sentences of a small grammar"
     digest = told["sha256"].as_(str)

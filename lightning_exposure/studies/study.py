@@ -67,14 +67,17 @@ class Column:
             ("leave out").
         digits: After the decimal point, where people read it.
         least: What it can't be below; an interval of Student's knows nothing of it, and is cut there.
-        most: What it can't be above.
+        most: What it can't be above, or the column that says so.
+        share_of: Of a "share" that is a share in each training already: the column that says of how many. The interval
+            then takes into account that what one training does to its secrets may be alike.
     """
 
     name: str
     over_seeds: Literal["mean", "share", "median", "leave out"] = "mean"
     digits: int = 2
     least: float | None = None
-    most: float | None = None
+    most: float | str | None = None
+    share_of: str | None = None
 
 
 @dataclass(frozen=True)

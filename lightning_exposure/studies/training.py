@@ -34,14 +34,17 @@ LOSSES = (Column("train_loss", digits=3), Column("test_loss", digits=3))
 """In nats per token; the test loss is of the last tenth of the text, which is not trained on."""
 
 EXPOSURE = (
-    Column("exposure_bits", least=0),
+    Column("exposure_bits", least=0, most="size_bits"),
+    Column("size_bits", "leave out"),
     Column("first", "share"),
     Column("margin_bits", least=0),
+    Column("margin_is_bound", "leave out"),
     Column("skewnormal_bits", least=0),
     Column("method", "leave out"),
 )
-"""What `exposure_row` fills: the exposure, exactly where it can be counted; whether the secret is the likeliest of all,
-and by how many bits then; and what the paper's method would have said."""
+"""What `exposure_columns` fills: the exposure, exactly where it can be counted, and the most that it can be; whether
+the secret is the likeliest of all, and by how many bits (or at least how many) then; and what the paper's method would
+have said."""
 
 
 @dataclass
@@ -141,7 +144,9 @@ def train_language_model(
     """
     settings = cell.settings
     arguments = {"seed": cell.secret_seed, **settings.get("data", {}), **(data or {})}
-    text = TextDataModule(cell.training_text, canaries=canaries, **arguments)
+    # A short text of one line might be the name of a file.
+    whole = cell.training_text if "\n" in cell.training_text else cell.training_text + "\n"
+    text = TextDataModule(whole, canaries=canaries, **arguments)
     text.setup()
     if prepare is not None:
         prepare(text)
@@ -184,12 +189,18 @@ def skew_normal_bits(tree: SecretTree, secret: str, cell: Cell) -> float | None:
 
 
 def exposure_row(trained: StudyModel, format: SecretFormat, secret: str, cell: Cell) -> dict[str, Value]:
-    """The columns `EXPOSURE`."""
-    estimate = measure_secret(trained, format, secret, cell)
+    """The columns `EXPOSURE`, of a secret that is measured now."""
+    return exposure_columns(measure_secret(trained, format, secret, cell), trained.tree(format), cell)
+
+
+def exposure_columns(estimate: ExposureEstimate, tree: SecretTree, cell: Cell) -> dict[str, Value]:
+    """The columns `EXPOSURE`, of an estimate."""
     return {
         "exposure_bits": estimate.bits,
+        "size_bits": estimate.size_bits,
         "first": estimate.rank == 1,
         "margin_bits": estimate.margin_bits,
-        "skewnormal_bits": skew_normal_bits(trained.tree(format), secret, cell),
+        "margin_is_bound": None if estimate.margin_bits is None else estimate.margin_is_bound,
+        "skewnormal_bits": skew_normal_bits(tree, estimate.secret, cell),
         "method": estimate.method,
     }

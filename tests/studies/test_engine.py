@@ -17,7 +17,7 @@ from filelock import FileLock
 
 from lightning_exposure.errors import ArgumentError, ManifestError
 from lightning_exposure.studies import StudyProgress, run_study
-from lightning_exposure.studies._directory import JOURNAL, LOCK
+from lightning_exposure.studies._directory import JOURNAL, LOCK, MANIFEST
 from lightning_exposure.studies.study import STUDIES
 from tests.studies import toy_study
 
@@ -83,6 +83,31 @@ def test_more_seeds_add_cells_to_those_there_are(tmp_path: Path, log: Path) -> N
     more = toy(tmp_path / "a", seeds=3)
     assert len(trainings(log)) == 9
     assert toy(tmp_path / "b", seeds=3) == more
+
+
+def test_what_is_somebody_elses_is_left_as_it_is(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("mine")
+    with pytest.raises(ArgumentError, match=r"--out is .*mine'; expected an empty directory .* holds 'notes.txt'"):
+        toy(mine)
+    assert [path.name for path in mine.iterdir()] == ["notes.txt"]
+
+
+def test_rows_with_other_columns_are_not_mixed_with_these(tmp_path: Path) -> None:
+    toy(tmp_path / "a")
+    manifest = tmp_path / "a" / MANIFEST
+    content = json.loads(manifest.read_text())
+    content["columns"].remove("letters")
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(ArgumentError, match=r"columns is .*'letters'.*with which the directory was begun"):
+        toy(tmp_path / "a")
+
+
+def test_the_papers_scale_is_not_trained_on_a_text_that_is_too_short(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"--text is '9 characters'; expected a text of 5,000,000 .* Penn Treebank"):
+        run_study("selectivity", tmp_path / "a", scale="paper", text=TEXT)
+    assert not (tmp_path / "a").exists()
 
 
 # ---- what survives ----------------------------------------------------------------------------------------------

@@ -50,6 +50,13 @@ def test_what_was_written_by_hand_stays(tmp_path: Path) -> None:
     assert (docs / "selectivity" / "figure.png").stat().st_size > 5_000
 
 
+def test_a_text_is_said_to_be_as_long_as_it_is(tmp_path: Path) -> None:
+    text = python_topics()[:2000]
+    run_study("selectivity", tmp_path / "results", scale="tiny", text=text, workers=0)
+    page = write_page("selectivity", tmp_path / "results", tmp_path / "docs").read_text()
+    assert "Trained on the first 2,000 characters of another text" in page
+
+
 def test_summary_and_figure_follow_the_table_without_any_training(tmp_path: Path) -> None:
     results, docs = tmp_path / "results", tmp_path / "docs"
     run_study("selectivity", results, scale="tiny", text=python_topics(), workers=0)

@@ -7,19 +7,27 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
-from lightning_exposure.extraction import extract
+from lightning_exposure.extraction import AttackName, extract
 from lightning_exposure.studies._scales import cpu, paper, tiny
+from lightning_exposure.studies.comparing import correlated, sentences
 from lightning_exposure.studies.figures import scatter_figure, to_float
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, Value
-from lightning_exposure.studies.training import EXPOSURE, StudyModel, draw_secrets, exposure_row, train_language_model
+from lightning_exposure.studies.training import (
+    EXPOSURE,
+    StudyModel,
+    draw_secrets,
+    exposure_columns,
+    measure_secret,
+    train_language_model,
+)
 from lightning_exposure.tree import SecretTree
 from lightning_exposure.walks import score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ATTACKS = ("brute_force", "shortest_path", "beam", "sampling")
-_WIDTHS = (1, 10, 100, 1000)
+ATTACKS: tuple[AttackName, ...] = ("brute_force", "shortest_path", "beam", "sampling")
+_WIDTHS = (1, 10, 100, 1000, 10_000)
 
 
 def train(cell: Cell) -> list[Row]:
@@ -32,35 +40,40 @@ def train(cell: Cell) -> list[Row]:
         if trained.epoch not in cell.settings["looks"]:
             return
         tree = trained.tree(canary.format)
-        shared = {"test_loss": trained.test_loss, **exposure_row(trained, canary.format, canary.text, cell)}
+        estimate = measure_secret(trained, canary.format, canary.text, cell)
+        shared = {"test_loss": trained.test_loss, **exposure_columns(estimate, tree, cell)}
         for name in ATTACKS:
             place: dict[str, Value] = {"epoch": trained.epoch, "attack": name}
-            rows.append({**place, **shared, **_cost(tree, canary.text, name, cell)})
+            cost = _cost(tree, canary.text, name, math.ceil(estimate.rank), cell.settings["attack_budget"])
+            rows.append({**place, **shared, **cost})
 
     train_language_model(cell, canaries, after_epoch=attack)
     return rows
 
 
-def _cost(tree: SecretTree, secret: str, name: str, cell: Cell) -> dict[str, Value]:
-    """Whether the attack's first candidate is the secret, and how much of the model was read for it.
+def _cost(tree: SecretTree, secret: str, name: AttackName, rank: int, budget: int) -> dict[str, Value]:
+    """Whether the attack comes to the secret within its budget, and how much of the model it reads for that.
 
-    For sampling: how many draws give the secret with a probability of 90%, from its exact probability.
+    An attack goes on until the secret is among its candidates, of which there are then as many as its rank: this is
+    what it costs one who can tell the secret when he sees it, and for a secret of rank 1 what it costs anybody.
+
+    For sampling: how many draws give the secret with a probability of 90%, from its exact probability; whether they are
+    within the budget or not.
     """
-    budget = cell.settings["attack_budget"]
     if name == "sampling":
         bits = float(score(tree, [secret]).costs[0])
         draws = math.log(0.1) / math.log1p(-(2.0**-bits)) if bits > 0 else 1.0
-        return {"found": True, "queries": draws}
+        return {"found": draws <= budget, "queries": draws}
     if name == "beam":
         read = 0
         for width in _WIDTHS:
-            found = extract(tree, "beam", width=width)
+            found = extract(tree, "beam", width=width, top_k=width)
             read += found.expansions
-            if found.candidates and found.candidates[0].text == secret:
+            if any(candidate.text == secret for candidate in found.candidates):
                 return {"found": True, "queries": float(read)}
         return {"found": False, "queries": None}
-    found = extract(tree, "brute_force" if name == "brute_force" else "shortest_path", budget=budget)
-    hit = bool(found.candidates) and found.candidates[0].text == secret and found.optimal
+    found = extract(tree, name, top_k=rank, budget=budget)
+    hit = any(candidate.text == secret for candidate in found.candidates) and found.optimal
     return {"found": hit, "queries": float(found.expansions) if hit else None}
 
 
@@ -76,7 +89,10 @@ def findings(rows: Sequence[Row]) -> list[str]:
             said.append(
                 f"{name}: where the secret is first, {middle:,.0f} {unit} (median; {len(spent)} of {len(chosen)})."
             )
-    return said
+    found = [row for row in rows if row["attack"] == "shortest_path" and row["queries"] is not None]
+    return said + sentences(
+        [correlated("Expansions of the shortest path against exposure", found, "exposure_bits", "queries")]
+    )
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
@@ -99,7 +115,7 @@ STUDIES.register("attack-cost")(
                 cpu(looks=[2, 4, 6, 8, 10, 12, 15], epochs=15, attack_budget=200_000),
                 [{}],
                 seeds=5,
-                cost="3 min of one core",
+                cost="6 min of one core",
             ),
             "paper": Scale(
                 paper(looks=[1, 2, 5, 10, 20, 40], epochs=40, attack_budget=10_000_000),

@@ -11,7 +11,7 @@ from lightning_exposure.leakage.grid import leakage_cell, planted_secrets, secre
 from lightning_exposure.secrets import SecretFormat
 from lightning_exposure.studies.figures import line_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, Value, product
-from lightning_exposure.studies.training import EXPOSURE, skew_normal_bits
+from lightning_exposure.studies.training import EXPOSURE, exposure_columns
 from lightning_exposure.tree import SecretTree
 
 if TYPE_CHECKING:
@@ -53,13 +53,7 @@ def _exposed(scorer: TextScorer, format: SecretFormat, secret: str, cell: Cell) 
     """The exposure of one secret of a class; where there are too many to count them, it is estimated without bias."""
     tree = SecretTree(scorer.model, format, scorer.tokenizer)
     (estimate,) = measure_exposure(tree, [secret], budget=cell.settings["budget"], seed=cell.random_seed)
-    return {
-        "exposure_bits": estimate.bits,
-        "first": estimate.rank == 1,
-        "margin_bits": estimate.margin_bits,
-        "skewnormal_bits": skew_normal_bits(tree, secret, cell),
-        "method": estimate.method,
-    }
+    return exposure_columns(estimate, tree, cell)
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
@@ -118,7 +112,7 @@ STUDIES.register("leakage")(
                     "width": 100,
                     "budget": 1_000_000,
                     "references": 10_000,
-                    "reference": _reference(512, 3, 50, 0.001, window=50, batch_size=10, accelerator="auto"),
+                    "reference": _reference(512, 3, 50, 0.001, window=50, batch_size=10, clip=5.0, accelerator="auto"),
                 },
                 product(rate=[0.001, 0.01, 0.1], cardinality=[1, 10, 100]),
                 seeds=3,
@@ -129,9 +123,9 @@ STUDIES.register("leakage")(
         keys=("kind",),
         results=(
             Column("copies", digits=1),
-            Column("leaked", least=0, most=1),
+            Column("leaked", "share", share_of="cardinality"),
             Column("leaky_samples", digits=3, least=0, most=1),
-            Column("targeted", least=0, most=1),
+            Column("targeted", "share", share_of="cardinality"),
             *EXPOSURE,
         ),
         draw=draw,

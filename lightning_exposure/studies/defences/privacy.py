@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_exposure.callbacks import DifferentialPrivacy
 from lightning_exposure.studies._scales import cpu, paper, tiny
+from lightning_exposure.studies.comparing import above_chance, chosen, paired, sentences
 from lightning_exposure.studies.figures import bar_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, product
 from lightning_exposure.studies.training import EXPOSURE, LOSSES, draw_secrets, exposure_row, train_language_model
@@ -19,15 +20,18 @@ NO_PRIVACY = "no privacy"
 CLIP_ONLY = "clip only"
 
 
-def noise_of(privacy: str) -> float | None:
-    """The noise multiplier of a setting; None without privacy.
+def noise_of(privacy: str) -> dict[str, Any] | None:
+    """How much noise a setting asks for, as an argument of `DifferentialPrivacy`; None without privacy.
 
-    >>> noise_of("noise 0.5"), noise_of("clip only"), noise_of("no privacy")
-    (0.5, 0.0, None)
+    >>> noise_of("noise 0.5"), noise_of("epsilon 1.21"), noise_of("clip only"), noise_of("no privacy")
+    ({'noise_multiplier': 0.5}, {'target_epsilon': 1.21}, {'noise_multiplier': 0.0}, None)
     """
     if privacy == NO_PRIVACY:
         return None
-    return 0.0 if privacy == CLIP_ONLY else float(privacy.removeprefix("noise "))
+    if privacy == CLIP_ONLY:
+        return {"noise_multiplier": 0.0}
+    name, amount = privacy.split()
+    return {{"noise": "noise_multiplier", "epsilon": "target_epsilon"}[name]: float(amount)}
 
 
 def train(cell: Cell) -> Row:
@@ -36,9 +40,7 @@ def train(cell: Cell) -> Row:
     noise = noise_of(settings["privacy"])
     private = None
     if noise is not None:
-        private = DifferentialPrivacy(
-            noise_multiplier=noise, seed=cell.random_seed, verbose=False, **settings["differential_privacy"]
-        )
+        private = DifferentialPrivacy(**noise, seed=cell.random_seed, verbose=False, **settings["differential_privacy"])
     trained = train_language_model(
         cell,
         canaries,
@@ -49,6 +51,28 @@ def train(cell: Cell) -> Row:
     epsilon = math.inf if private is None else private.epsilon
     found = exposure_row(trained, canaries[0].format, canaries[0].text, cell)
     return {"epsilon": epsilon if math.isfinite(epsilon) else None, **trained.losses, **found}
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """What each setting does to the exposure, against no privacy; and whether noise leaves anything of it."""
+    settings = list(dict.fromkeys((row["optimizer"], row["privacy"]) for row in rows))
+    asked = [
+        paired(
+            f"{optimizer}, {privacy} instead of {NO_PRIVACY}",
+            rows,
+            "exposure_bits",
+            {"optimizer": optimizer, "privacy": privacy},
+            {"optimizer": optimizer, "privacy": NO_PRIVACY},
+        )
+        for optimizer, privacy in settings
+        if privacy != NO_PRIVACY and (optimizer, NO_PRIVACY) in settings
+    ]
+    noisy = [place for place in settings if str(place[1]).startswith("noise")]
+    asked += [
+        above_chance(f"Left with {optimizer}, {privacy}", chosen(rows, {"optimizer": optimizer, "privacy": privacy}))
+        for optimizer, privacy in noisy
+    ]
+    return sentences(asked)
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
@@ -63,7 +87,7 @@ def _private(norm: float, delta: float, accountant: str) -> dict[str, Any]:
     return {"max_grad_norm": norm, "delta": delta, "accountant": accountant}
 
 
-_OPTIMIZERS = ("rmsprop", "sgd")
+_PAPER_PRIVACY = ("epsilon 0.65", "epsilon 1.21", "epsilon 5.26", "epsilon 89", "epsilon 2e8", "epsilon 1e9")
 _CPU_PRIVACY = (NO_PRIVACY, CLIP_ONLY, "noise 0.01", "noise 0.1", "noise 1")
 
 STUDIES.register("privacy")(
@@ -90,8 +114,8 @@ STUDIES.register("privacy")(
                     *product(optimizer=["rmsprop"], privacy=_CPU_PRIVACY),
                     *product(optimizer=["sgd"], privacy=[NO_PRIVACY, CLIP_ONLY]),
                 ),
-                seeds=3,
-                cost="10 min of one core",
+                seeds=6,
+                cost="20 min of one core",
             ),
             "paper": Scale(
                 paper(
@@ -99,9 +123,10 @@ STUDIES.register("privacy")(
                     lr={"rmsprop": 0.001, "sgd": 2.0},
                     differential_privacy=_private(10.0, 1e-9, "rdp"),
                 ),
-                product(
-                    optimizer=_OPTIMIZERS,
-                    privacy=[NO_PRIVACY, CLIP_ONLY, "noise 0.0001", "noise 0.01", "noise 0.5", "noise 1", "noise 2"],
+                # Row by row, with as much noise as gives these epsilons.
+                (
+                    *product(optimizer=["rmsprop"], privacy=[NO_PRIVACY, *_PAPER_PRIVACY]),
+                    *product(optimizer=["sgd"], privacy=[NO_PRIVACY, CLIP_ONLY]),
                 ),
                 seeds=3,
                 cost="days of one GPU; give the Penn Treebank with --text",
@@ -109,6 +134,7 @@ STUDIES.register("privacy")(
         },
         train=train,
         results=(Column("epsilon", "median"), *LOSSES, *EXPOSURE),
+        findings=findings,
         draw=draw,
         paper=(
             PaperTable(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_exposure.defences import compressed_size, quantize
 from lightning_exposure.studies._scales import cpu, paper, tiny
+from lightning_exposure.studies.comparing import paired, sentences
 from lightning_exposure.studies.figures import bar_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, product
 from lightning_exposure.studies.training import (
@@ -27,10 +28,9 @@ TRAININGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "weight decay 1e-5": {"weight_decay": 1e-5},
     "weight decay 1e-4": {"weight_decay": 1e-4},
-    "dropout 10%": {"dropout": 0.1},
-    "dropout 20%": {"dropout": 0.2},
-    "dropout 50%": {"dropout": 0.5},
+    **{f"dropout {percent}%": {"dropout": percent / 100} for percent in range(10, 100, 10)},
 }
+_FEW = ["plain", "weight decay 1e-5", "weight decay 1e-4", "dropout 10%", "dropout 20%", "dropout 50%"]
 
 
 def train(cell: Cell) -> list[Row]:
@@ -63,6 +63,26 @@ def train(cell: Cell) -> list[Row]:
     ]
 
 
+def findings(rows: Sequence[Row]) -> list[str]:
+    """Each defence against nothing: of the trainings at their end, of the others in the plain training."""
+    trainings, after = (list(dict.fromkeys(row[name] for row in rows)) for name in ("training", "after"))
+    plain: Row = {"training": "plain", "after": "last epoch"}
+    others = [
+        *({"training": training, "after": "last epoch"} for training in trainings if training != "plain"),
+        *({"training": "plain", "after": way} for way in after if way != "last epoch"),
+    ]
+    return sentences(
+        paired(
+            f"{other['training'] if other['training'] != 'plain' else other['after']} instead of nothing",
+            rows,
+            "exposure_bits",
+            other,
+            plain,
+        )
+        for other in others
+    )
+
+
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     """Exposure with each of them."""
     return bar_figure(
@@ -82,9 +102,9 @@ STUDIES.register("regularization")(
             ),
             "cpu": Scale(
                 cpu(levels=[256, 16], characters=25_000, epochs=20),
-                product(training=list(TRAININGS)),
-                seeds=3,
-                cost="4 min of one core",
+                product(training=_FEW),
+                seeds=6,
+                cost="8 min of one core",
             ),
             "paper": Scale(
                 paper(levels=[256], characters=250_000, epochs=40, model={"lr": 0.01}),
@@ -102,6 +122,7 @@ STUDIES.register("regularization")(
             Column("model_kb", digits=1),
             Column("text_kb", "leave out"),
         ),
+        findings=findings,
         draw=draw,
         paper=(
             PaperTable(

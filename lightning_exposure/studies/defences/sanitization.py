@@ -11,7 +11,7 @@ from lightning_exposure.exposure import measure_exposure
 from lightning_exposure.secrets import SecretFormat
 from lightning_exposure.studies.figures import bar_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, Value
-from lightning_exposure.studies.training import EXPOSURE, draw_secrets, skew_normal_bits
+from lightning_exposure.studies.training import EXPOSURE, draw_secrets, exposure_columns
 from lightning_exposure.tree import SecretTree
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ CLEANED = "what is left"
 def train(cell: Cell) -> list[Row]:
     """One partition: two models on half of the lines each, and then one on all lines and one on what is left."""
     settings, (canary,) = cell.settings, draw_secrets(cell)
-    half = len(cell.training_text) // 2
-    lines, others = ([line for line in part.split("\n") if line.strip()] for part in _parts(cell.training_text, half))
+    # The last tenth tells the loss, as in the other studies.
+    kept = len(cell.training_text) * 9 // 10
+    lines, others = ([line for line in part.split("\n") if line.strip()] for part in _parts(cell.training_text, kept))
     lines.insert(random.Random(cell.secret_seed).randrange(len(lines) + 1), canary.text)
     reference: dict[str, Any] = {"accelerator": "cpu", **settings["reference"]}
     training = ReferenceTraining(seed=cell.random_seed, **reference)
@@ -33,7 +34,7 @@ def train(cell: Cell) -> list[Row]:
     result = sanitize(lines, training, share=settings["share"], seed=cell.random_seed)
     place = int(result.places[lines.index(canary.text)])
     found = {"place": place / len(lines), "found": place <= settings["share"] * len(lines)}
-    kept = {EVERYTHING: lines, CLEANED: list(result.clean(settings["share"]))}
+    texts = {EVERYTHING: lines, CLEANED: list(result.clean(settings["share"]))}
     return [
         {
             "trained_on": name,
@@ -41,7 +42,7 @@ def train(cell: Cell) -> list[Row]:
             **found,
             **_measured(training(left), others, canary.format, canary.text, cell),
         }
-        for name, left in kept.items()
+        for name, left in texts.items()
     ]
 
 
@@ -55,13 +56,8 @@ def _measured(
     """The loss on lines that were not trained on, and the exposure of the secret."""
     tree = SecretTree(scorer.model, format, scorer.tokenizer)
     (estimate,) = measure_exposure(tree, [secret], budget=cell.settings["budget"], seed=cell.random_seed)
-    return {
-        "test_bits": float(scorer(others).sum()) / sum(map(len, others)),
-        "exposure_bits": estimate.bits,
-        "first": estimate.rank == 1,
-        "margin_bits": estimate.margin_bits,
-        "skewnormal_bits": skew_normal_bits(tree, secret, cell),
-    }
+    loss = float(scorer(others).sum()) / sum(map(len, others))
+    return {"test_bits": loss, **exposure_columns(estimate, tree, cell)}
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
@@ -103,7 +99,7 @@ STUDIES.register("sanitization")(
             "cpu": Scale(
                 {
                     **_SHARED,
-                    "characters": 200_000,
+                    "characters": 110_000,
                     "format": "the random number is #####",
                     "references": 300,
                     "reference": _reference(64, 12),
@@ -115,12 +111,12 @@ STUDIES.register("sanitization")(
             "paper": Scale(
                 {
                     **_SHARED,
-                    "characters": 10_000_000,
+                    "characters": 5_000_000,
                     "format": "The random number is #########",
                     "references": 10_000,
                     "budget": 1_000_000,
                     "reference": {
-                        **_reference(200, 100, num_layers=2, embedding_size=200, lr=0.001),
+                        **_reference(200, 100, num_layers=2, embedding_size=149, lr=0.001),
                         "window": 20,
                         "batch_size": 128,
                         "accelerator": "auto",
@@ -138,7 +134,7 @@ STUDIES.register("sanitization")(
             Column("place", digits=3),
             Column("found", "share"),
             Column("test_bits", digits=3),
-            *EXPOSURE[:-1],
+            *EXPOSURE,
         ),
         draw=draw,
         paper=(

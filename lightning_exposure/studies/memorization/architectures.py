@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning_exposure.modules import LanguageModel
 from lightning_exposure.studies._scales import cpu, paper, tiny
+from lightning_exposure.studies.comparing import above_chance, chosen, correlated, paired, sentences
 from lightning_exposure.studies.figures import bar_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study
 from lightning_exposure.studies.training import EXPOSURE, LOSSES, draw_secrets, exposure_row, train_language_model
@@ -54,6 +55,41 @@ def width_for(parameters: int, symbols: int, model: Mapping[str, Any]) -> int:
     return step * min((low, high), key=lambda units: abs(size(units * step) - parameters))
 
 
+def findings(rows: Sequence[Row]) -> list[str]:
+    """The paper's two claims, and whether what is learned better is memorized better."""
+    # Of each place in the grid by itself: trainings of one seed share their secret, and are not independent.
+    places = dict.fromkeys((row["architecture"], row["layers"]) for row in rows)
+    return sentences(
+        [
+            paired("Test loss, recurrent ones against the others", rows, "test_loss", _recurrent, _other, "nats"),
+            paired("Exposure, recurrent ones against the others", rows, "exposure_bits", _recurrent, _other),
+            paired(
+                "Exposure of GRU, LSTM and CNN, two layers instead of one",
+                rows,
+                "exposure_bits",
+                lambda row: row["architecture"] in _DEEPENED and row["layers"] == 2,
+                lambda row: row["architecture"] in _DEEPENED and row["layers"] == 1,
+            ),
+            correlated("Exposure against test loss, all trainings", rows, "test_loss", "exposure_bits"),
+            *(
+                above_chance(f"{name}, {layers} layers", chosen(rows, {"architecture": name, "layers": layers}))
+                for name, layers in places
+            ),
+        ]
+    )
+
+
+def _recurrent(row: Row) -> bool:
+    return row["architecture"] in ("gru", "lstm")
+
+
+def _other(row: Row) -> bool:
+    return not _recurrent(row)
+
+
+_DEEPENED = ("gru", "lstm", "cnn")
+
+
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     """The exposure of each architecture."""
     named = [{**row, "layers": f"{row['layers']} layer{'' if row['layers'] == 1 else 's'}"} for row in summary]
@@ -78,8 +114,8 @@ STUDIES.register("architectures")(
             "cpu": Scale(
                 cpu(parameters=25_000, lr=_RATES, format="the random number is #####"),
                 _CPU_GRID,
-                seeds=3,
-                cost="7 min of one core",
+                seeds=5,
+                cost="12 min of one core",
             ),
             "paper": Scale(
                 paper(parameters=620_000, lr=dict.fromkeys(_RATES, 0.001)),
@@ -90,6 +126,7 @@ STUDIES.register("architectures")(
         },
         train=train,
         results=(Column("units", digits=0), Column("parameters", digits=0), *LOSSES, *EXPOSURE),
+        findings=findings,
         draw=draw,
         paper=(
             PaperTable(

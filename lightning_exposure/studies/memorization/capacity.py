@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from scipy import stats
-
-from lightning_exposure.studies.figures import line_figure, to_float
+from lightning_exposure.studies.comparing import correlated, sentences
+from lightning_exposure.studies.figures import line_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, product
 from lightning_exposure.studies.training import EXPOSURE, LOSSES, draw_secrets, exposure_row, train_language_model
 
@@ -29,17 +28,10 @@ def train(cell: Cell) -> Row:
 
 def findings(rows: Sequence[Row]) -> list[str]:
     """Rank correlations over all trainings."""
-    exposure = [to_float(row["exposure_bits"]) for row in rows]
-    said = []
-    for factor, name in (("units", "units"), ("batch_size", "batch size")):
-        values = [to_float(row[factor]) for row in rows]
-        if len(set(values)) > 1 and len(set(exposure)) > 1:
-            found = stats.spearmanr(values, exposure)
-            said.append(
-                f"Exposure against {name}: rank correlation {found.statistic:+.2f} over {len(rows)} trainings "
-                f"(Spearman, p = {found.pvalue:.2g})."
-            )
-    return said
+    factors = {"units": "units", "batch_size": "batch size"}
+    return sentences(
+        correlated(f"Exposure against {name}", rows, factor, "exposure_bits") for factor, name in factors.items()
+    )
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:

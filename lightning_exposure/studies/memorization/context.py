@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from lightning_exposure.secrets import Canary, SecretFormat
 from lightning_exposure.studies._scales import cpu, paper, tiny
-from lightning_exposure.studies.figures import line_figure
+from lightning_exposure.studies.comparing import chosen, paired, sentences
+from lightning_exposure.studies.figures import line_figure, to_float
 from lightning_exposure.studies.study import STUDIES, Cell, PaperTable, Row, Scale, Study, product
 from lightning_exposure.studies.training import (
     EXPOSURE,
@@ -61,6 +62,18 @@ def seen_by(canary: Canary, digits: str, known: str) -> tuple[SecretFormat, str]
     return SecretFormat(f"{before}{digits}{after}"), f"{before}{number}{after}"
 
 
+def findings(rows: Sequence[Row]) -> list[str]:
+    """At the last look: what it helps to know, and what it does to have characters between the digits."""
+    last = chosen(rows, {"epoch": max((row["epoch"] for row in rows), key=to_float)})
+    nothing: Row = {"between": "nothing", "known": "nothing"}
+    known, between = (list(dict.fromkeys(row[name] for row in rows)) for name in ("known", "between"))
+    others: list[tuple[str, Row]] = [
+        *((f"{one} known", {"between": "nothing", "known": one}) for one in known if one != "nothing"),
+        *((f"{one} between", {"between": one, "known": "nothing"}) for one in between if one != "nothing"),
+    ]
+    return sentences(paired(f"{name} instead of nothing", last, "exposure_bits", one, nothing) for name, one in others)
+
+
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     """Exposure at each look, a line for each kind of knowledge."""
     named = [{**row, "adversary": f"{row['known']} known\n{row['between']} between"} for row in summary]
@@ -98,6 +111,7 @@ STUDIES.register("context")(
         train=train,
         keys=("known", "epoch"),
         results=(*LOSSES, *EXPOSURE),
+        findings=findings,
         draw=draw,
         paper=(
             PaperTable(

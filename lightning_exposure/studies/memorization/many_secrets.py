@@ -49,8 +49,10 @@ def train(cell: Cell) -> Row:
     known = [bits for bits in estimates if bits is not None]
     return {
         **trained.losses,
+        "asked": len(found),
         "extracted": mean(estimate.rank == 1 for estimate in found),
         "exposure_bits": mean(estimate.bits for estimate in found),
+        "size_bits": found[0].size_bits,
         "margin_bits": mean(margins) if margins else None,
         "skewnormal_bits": mean(known) if known else None,
     }
@@ -81,8 +83,8 @@ STUDIES.register("many-secrets")(
             "cpu": Scale(
                 cpu(format=_FORMAT + "#####", asked=20),
                 product(insertions=[1, 2, 5], secrets=[1, 5, 25]),
-                seeds=3,
-                cost="4 min of one core",
+                seeds=6,
+                cost="8 min of one core",
             ),
             "paper": Scale(
                 paper(format=_FORMAT + "#########", asked=500),
@@ -94,8 +96,10 @@ STUDIES.register("many-secrets")(
         train=train,
         results=(
             *LOSSES,
-            Column("extracted", least=0, most=1),
-            Column("exposure_bits", least=0),
+            Column("asked", "leave out"),
+            Column("extracted", "share", share_of="asked"),
+            Column("exposure_bits", least=0, most="size_bits"),
+            Column("size_bits", "leave out"),
             Column("margin_bits", least=0),
             Column("skewnormal_bits", least=0),
         ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,8 @@ from lightning_exposure.data import CanaryDataModule
 from lightning_exposure.exposure import measure_exposure, measure_tied_exposure
 from lightning_exposure.modules import EncoderDecoder
 from lightning_exposure.secrets import CanarySet, SecretFormat, TiedFormats
-from lightning_exposure.studies.figures import curves_figure
+from lightning_exposure.studies.comparing import correlated, paired, sentences
+from lightning_exposure.studies.figures import curves_figure, to_float
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study
 from lightning_exposure.studies.training import TRAINER
 from lightning_exposure.tokenization import WordTokenizer
@@ -177,15 +180,17 @@ def measure_translator(
     for name, method in (("sampling", "sampling"), ("skew-normal", "skewnormal")):
         found = measure_tied_exposure(model, SSN, canaries.texts, method=method, samples=samples, **ways)
         for row, estimate in zip(rows, found, strict=True):
-            row[name] = min(estimate.bits, estimate.size_bits)  # a skew-normal may say more than there is
-            row["at the limit"] = row.get("at the limit", 0.0) + estimate.is_bound
+            row[name] = estimate.bits  # a skew-normal may say more than there is
+            if name == "sampling":
+                row["at least"] = float(estimate.is_bound)
     for row, canary in zip(rows, canaries, strict=True):
         last = with_last_digits_unknown(canary.text)
         for name, method in (("last 3 exact", "exact"), ("last 3 skew-n.", "skewnormal")):
             (estimate,) = measure_tied_exposure(model, last, [canary.text], method=method, **ways)
-            row[name] = min(estimate.bits, estimate.size_bits)
+            row[name] = estimate.bits
             if method == "exact":
                 row["last 3 first"] = float(estimate.rank == 1)
+                row["last 3 margin"] = math.nan if estimate.margin_bits is None else estimate.margin_bits
         own = tree(model, languages, SSN.source_of(canary.text))
         (estimate,) = measure_exposure(own, [canary.text], budget=20_000)
         row["own source"] = estimate.bits
@@ -202,9 +207,11 @@ def tree(model: EncoderDecoder, languages: Languages, source: str) -> SecretTree
 
 WAYS = {
     "sampling_bits": "sampling",
+    "sampling_is_bound": "at least",
     "skewnormal_bits": "skew-normal",
     "last_3_exact_bits": "last 3 exact",
     "last_3_first": "last 3 first",
+    "last_3_margin_bits": "last 3 margin",
     "last_3_skewnormal_bits": "last 3 skew-n.",
     "no_number_bits": "no number",
     "own_source_bits": "own source",
@@ -222,18 +229,52 @@ def train(cell: Cell) -> list[Row]:
     rows: list[Row] = []
     for count in settings["insertions"]:
         chosen = [row for row, canary in zip(found, canaries, strict=True) if canary.repetitions == count]
-        means = {column: mean(row[way] for row in chosen) for column, way in WAYS.items()}
-        rows.append({"insertions": count, "train_loss": made.train_loss, "test_loss": made.test_loss, **means})
+        # Only what is first has a margin: the mean is over those, and there is none where nothing is first.
+        known = {column: [row[way] for row in chosen if not math.isnan(row[way])] for column, way in WAYS.items()}
+        means = {column: mean(values) if values else None for column, values in known.items()}
+        losses = {"train_loss": made.train_loss, "test_loss": made.test_loss}
+        rows.append({"insertions": count, "asked": len(chosen), **losses, **means})
     return rows
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """Step by step and over all of them: do more insertions expose more? By sampling, whose numbers may be bounds."""
+    counts = sorted({int(to_float(row["insertions"])) for row in rows})
+    steps = [
+        paired(
+            f"{more} insertions instead of {fewer}",
+            rows,
+            "sampling_bits",
+            {"insertions": more},
+            {"insertions": fewer},
+        )
+        for fewer, more in pairwise(counts)
+    ]
+    inserted = [row for row in rows if row["insertions"]]
+    return sentences(
+        [*steps, correlated("Exposure against insertions, from one on", inserted, "insertions", "sampling_bits")]
+    )
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     """Exposure against insertions, asked in several ways."""
-    whole = {"sampling_bits": "sampling", "skewnormal_bits": "skew-normal", "last_3_exact_bits": "last 3 digits, exact"}
+    whole = {
+        "sampling_bits": "sampling, at least",
+        "skewnormal_bits": "skew-normal",
+        "last_3_exact_bits": "last 3 digits, exact",
+    }
     return curves_figure(
         summary, "insertions", [("exposure in bits", whole)], title="Numbers that a translator has seen",
         xlabel="insertions",
     )  # fmt: skip
+
+
+def _column(name: str) -> Column:
+    if name in ("last_3_first", "sampling_is_bound"):
+        return Column(name, "share", share_of="asked")
+    if name == "last_3_margin_bits" or "skewnormal" in name:
+        return Column(name, least=0)
+    return Column(name, least=0, most=math.log2(1000) if name.startswith("last_3") else SSN.bits)
 
 
 _SIZES = {"insertions": [0, 1, 2, 4], "canaries": 4, "pairs": 2000, "epochs": 8, "hidden_size": 64, "samples": 4096}
@@ -250,7 +291,7 @@ STUDIES.register("translation")(
                 seeds=1,
                 cost="5 s of one core",
             ),
-            "cpu": Scale({**_SIZES, "characters": 0}, [{}], seeds=4, cost="4 min of one core"),
+            "cpu": Scale({**_SIZES, "characters": 0}, [{}], seeds=6, cost="8 min of one core"),
             "paper": Scale(
                 {
                     **_SIZES,
@@ -272,8 +313,10 @@ STUDIES.register("translation")(
         results=(
             Column("train_loss", digits=3),
             Column("test_loss", digits=3),
-            *(Column(column, least=0, most=1 if column == "last_3_first" else None) for column in WAYS),
+            Column("asked", "leave out"),
+            *(_column(name) for name in WAYS),
         ),
+        findings=findings,
         draw=draw,
         paper=(
             PaperTable(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from lightning_exposure.exposure import ExposureEstimate, measure_exposure
 from lightning_exposure.secrets import CanarySet, SecretFormat
 from lightning_exposure.studies._scales import merged
+from lightning_exposure.studies.comparing import paired, sentences
 from lightning_exposure.studies.figures import line_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study
 from lightning_exposure.studies.training import LOSSES, StudyModel, skew_normal_bits, train_language_model
@@ -50,11 +51,44 @@ def _row(trained: StudyModel, format: SecretFormat, found: Sequence[ExposureEsti
     known = [bits for bits in estimates if bits is not None]
     return {
         **trained.losses,
+        "asked": len(found),
         "exposure_bits": mean(estimate.bits for estimate in found),
+        "size_bits": found[0].size_bits,
         "first": mean(estimate.rank == 1 for estimate in found),
         "margin_bits": mean(margins) if margins else None,
         "skewnormal_bits": mean(known) if known else None,
     }
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """Digits against words, and what was inserted against what was not."""
+    counts, spelled = (list(dict.fromkeys(row[name] for row in rows)) for name in ("insertions", "spelling"))
+    inserted = [count for count in counts if count]
+    return sentences(
+        [
+            *(
+                paired(
+                    f"Digits instead of words, insertions: {count}",
+                    rows,
+                    "exposure_bits",
+                    {"spelling": "digits", "insertions": count},
+                    {"spelling": "words", "insertions": count},
+                )
+                for count in inserted
+            ),
+            *(
+                paired(
+                    f"As {spelling}, insertions: {count} instead of none",
+                    rows,
+                    "exposure_bits",
+                    {"spelling": spelling, "insertions": count},
+                    {"spelling": spelling, "insertions": 0},
+                )
+                for spelling in spelled
+                for count in inserted
+            ),
+        ]
+    )
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
@@ -97,7 +131,7 @@ STUDIES.register("words")(
         claim="Models of words memorize, too: 25 bits for digits, 12 for the words of numbers.",
         scales={
             "tiny": Scale(_TINY, [{}], seeds=1, cost="3 s of one core"),
-            "cpu": Scale(_CPU, [{}], seeds=4, cost="2 min of one core"),
+            "cpu": Scale(_CPU, [{}], seeds=8, cost="4 min of one core"),
             "paper": Scale(
                 merged(
                     _CPU,
@@ -107,7 +141,7 @@ STUDIES.register("words")(
                         "blanks": 9,
                         "budget": 1_000_000,
                         "references": 10_000,
-                        "model": {"num_layers": 2, "hidden_size": 1500, "embedding_size": 1500, "lr": 0.001},
+                        "model": {"num_layers": 2, "hidden_size": 1215, "embedding_size": 1215, "lr": 0.001},
                         "data": {"words": 10_000},
                         "trainer": {"accelerator": "auto"},
                     },
@@ -121,11 +155,14 @@ STUDIES.register("words")(
         keys=("spelling", "insertions"),
         results=(
             *LOSSES,
-            Column("exposure_bits", least=0),
-            Column("first", least=0, most=1),
+            Column("asked", "leave out"),
+            Column("exposure_bits", least=0, most="size_bits"),
+            Column("size_bits", "leave out"),
+            Column("first", "share", share_of="asked"),
             Column("margin_bits", least=0),
             Column("skewnormal_bits", least=0),
         ),
+        findings=findings,
         draw=draw,
         paper=(
             PaperTable(
