@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lightning_exposure.defences import ReferenceTraining, TextScorer, sanitize
 from lightning_exposure.exposure import measure_exposure
 from lightning_exposure.secrets import SecretFormat
+from lightning_exposure.studies.comparing import above_chance, chosen, paired, sentences
 from lightning_exposure.studies.figures import bar_figure
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, Value
 from lightning_exposure.studies.training import EXPOSURE, draw_secrets, exposure_columns
@@ -58,6 +59,19 @@ def _measured(
     (estimate,) = measure_exposure(tree, [secret], budget=cell.settings["budget"], seed=cell.random_seed)
     loss = float(scorer(others).sum()) / sum(map(len, others))
     return {"test_bits": loss, **exposure_columns(estimate, tree, cell)}
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """What it takes away, what is left of the exposure, and what it costs."""
+    cleaned: Row = {"trained_on": CLEANED}
+    everything: Row = {"trained_on": EVERYTHING}
+    return sentences(
+        [
+            paired("Exposure, cleaned instead of not", rows, "exposure_bits", cleaned, everything),
+            paired("Loss, cleaned instead of not", rows, "test_bits", cleaned, everything, "bits per character"),
+            above_chance("Left in the cleaned text", chosen(rows, cleaned)),
+        ]
+    )
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
@@ -136,6 +150,7 @@ STUDIES.register("sanitization")(
             Column("test_bits", digits=3),
             *EXPOSURE,
         ),
+        findings=findings,
         draw=draw,
         paper=(
             PaperTable(

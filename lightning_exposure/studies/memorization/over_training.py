@@ -9,7 +9,8 @@ import numpy as np
 from scipy import stats
 
 from lightning_exposure.exposure import measure_exposure
-from lightning_exposure.studies.figures import curves_figure, to_float
+from lightning_exposure.studies.comparing import chosen, paired, sentences
+from lightning_exposure.studies.figures import curves_figure, is_number, to_float
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study
 from lightning_exposure.studies.training import (
     EXPOSURE,
@@ -70,7 +71,19 @@ def findings(rows: Sequence[Row]) -> list[str]:
         f"half given the first is the likeliest after epoch {_told(half)}, the whole number after epoch "
         f"{_told(whole)}; the test loss is smallest after epoch {_told(lowest)}.",
         *_decline(curves),
+        *_margins(rows),
     ]
+
+
+def _margins(rows: Sequence[Row]) -> list[str]:
+    """What goes on where exposure has nothing left to say: from the first epoch where all are first to the last."""
+    epochs = sorted({to_float(row["epoch"]) for row in rows})
+    whole = [epoch for epoch in epochs if all(is_number(row["margin_bits"]) for row in chosen(rows, {"epoch": epoch}))]
+    if len(whole) < 2:
+        return []
+    first, last = whole[0], whole[-1]
+    name = f"Margin after epoch {last:g} instead of {first:g}, the first with all numbers in the first place"
+    return sentences([paired(name, rows, "margin_bits", {"epoch": last}, {"epoch": first})])
 
 
 def _first(curve: Sequence[Row], holds: Callable[[Row], bool]) -> int | None:

@@ -14,7 +14,7 @@ from lightning_exposure.studies.training import (
     EXPOSURE,
     LOSSES,
     draw_secrets,
-    exposure_row,
+    exposure_columns,
     measure_secret,
     train_language_model,
 )
@@ -28,12 +28,12 @@ def train(cell: Cell) -> Row:
     canaries = draw_secrets(cell)
     (canary,) = canaries
     trained = train_language_model(cell, canaries)
-    rank = measure_secret(trained, canary.format, canary.text, cell).rank
+    estimate = measure_secret(trained, canary.format, canary.text, cell)
     return {
         **trained.losses,
-        "rank": float(rank),
-        "among_ten": rank <= 10,
-        **exposure_row(trained, canary.format, canary.text, cell),
+        "rank": float(estimate.rank),
+        "among_ten": estimate.rank <= 10,
+        **exposure_columns(estimate, trained.tree(canary.format), cell),
         "model_kb": compressed_size(trained.model) / 1000,
         "text_kb": compressed_size(cell.training_text) / 1000,
     }
