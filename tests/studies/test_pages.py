@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,13 @@ def test_a_page_shows_what_its_table_holds(name: str) -> None:
     assert markdown_table(*readable(study, summary)) in page
     assert all(finding in page for finding in findings_of(study, rows))
     assert f"lightning-exposure study {name} --scale cpu" in page
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_every_p_value_that_is_written_by_hand_is_one_that_the_study_computes(name: str) -> None:
+    made, by_hand = (" ".join(part.split()) for part in (DOCS / f"{name}.md").read_text(encoding="utf-8").split(END))
+    numbers = r"(?:p =|corrected) ([0-9.e-]*[0-9])"
+    assert set(re.findall(numbers, by_hand)) <= set(re.findall(numbers, made))
 
 
 def test_every_study_stands_in_the_index() -> None:
