@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from lightning_exposure.data import TextDataModule
 from lightning_exposure.studies._scales import cpu, paper, tiny
+from lightning_exposure.studies.comparing import paired, sentences
 from lightning_exposure.studies.equal_loss import at_equal_loss, equal_loss_rows
 from lightning_exposure.studies.figures import bar_figure, to_float
 from lightning_exposure.studies.study import STUDIES, Cell, PaperTable, Row, Scale, Study, Value, product
@@ -79,7 +80,13 @@ def findings(rows: Sequence[Row]) -> list[str]:
     said.append(
         _compared([row for row in rows if row["training"] != worst], f"all but {worst}, which is behind, the same")
     )
-    return [sentence for sentence in said if sentence]
+    equal = equal_loss_rows(rows, ("training",))
+    ways = [
+        paired(f"{way}, instead of rmsprop", equal, "exposure_bits", {"training": way}, {"training": "rmsprop"})
+        for way in ("no shuffling", "bagging")
+        if {way, "rmsprop"} <= set(smallest)
+    ]
+    return [sentence for sentence in said if sentence] + sentences(ways)
 
 
 def _seeds(rows: Sequence[Row]) -> list[Value]:
