@@ -148,13 +148,17 @@ def read_json(path: str | os.PathLike[str]) -> Field:
     """The content of a JSON file.
 
     Raises:
-        MissingFileError: There is no such file.
+        MissingFileError: There is no such file, or it is a directory.
         ManifestError: It is not UTF-8, or not JSON.
     """
     try:
         return Field(f"{path}: ", json.loads(Path(path).read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise MissingFileError(f"{path} does not exist; expected a file that save() wrote. Check the path.") from error
+    except IsADirectoryError as error:
+        raise MissingFileError(
+            f"{path} is a directory; expected a file that save() wrote. Name the file in it."
+        ) from error
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         what = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
         raise ManifestError(

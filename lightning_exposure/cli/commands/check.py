@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from lightning_exposure.cli._checking import check
 from lightning_exposure.cli._console import hushed, say, say_json
 from lightning_exposure.cli._formats import add_format_option
 from lightning_exposure.cli._given_texts import HOW
+from lightning_exposure.cli._outputs import check_appendable, check_replaceable, given_files, refuse_inputs
 from lightning_exposure.cli.arguments import Parser, add_canaries_option
 from lightning_exposure.cli.models import add_reference_options
 from lightning_exposure.errors import ArgumentError
+from lightning_exposure.report.limits.check import is_junit
 
 
 def make_parser() -> Parser:
@@ -74,6 +77,7 @@ def run(arguments: Sequence[str]) -> int:
         whole_number(f"--{name}", getattr(options, name), at_least=1)
     whole_number("--seed", options.seed, at_least=0)
     check_confidence(options.confidence)
+    _check_files(options)
     with hushed():
         result = check(options)
     if options.junit is not None:
@@ -85,3 +89,17 @@ def run(arguments: Sequence[str]) -> int:
     else:
         say(result.sentence)
     return 0 if result.passed else 1
+
+
+def _check_files(options: Namespace) -> None:
+    """Refuse to write over what is read, or over what somebody else wrote."""
+    names = ("canaries", "tokenizer", "reference", "reference_tokenizer")
+    inputs = {"RUN_OR_MODEL": options.model, **{f"--{name}": getattr(options, name) for name in names}}
+    inputs |= {f"--secret @{path}": path for path in given_files(options.secret)}
+    if options.junit is not None:
+        refuse_inputs("--junit", options.junit, inputs)
+        check_replaceable("--junit", Path(options.junit), is_junit, "an earlier result of this command")
+    if options.summary is not None:
+        if options.junit is not None and Path(options.junit).absolute() == Path(options.summary).absolute():
+            raise ArgumentError("--summary is the file of --junit; expected another one. Name two files.")
+        check_appendable("--summary", options.summary, inputs)

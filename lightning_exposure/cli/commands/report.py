@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_exposure.cli._console import hushed, say
+from lightning_exposure.cli._outputs import check_page_file
 from lightning_exposure.cli.arguments import Parser
 from lightning_exposure.report import MissingExtraError, RunRecord, write_report
 from lightning_exposure.report.comparison import FILE_NAME as COMPARISON
@@ -29,6 +30,8 @@ def run(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     run_dir = Path(options.run_dir)
     target = options.path or (run_dir if run_dir.is_dir() else run_dir.parent)
+    if options.path is not None:
+        check_page_file("--path", options.path)
     with hushed():
         say(f"Report: {_write(run_dir, target)}")
     return 0

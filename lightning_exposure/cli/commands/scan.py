@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Sequence
-from pathlib import Path
 
-from lightning_exposure._files import plain, write_whole
 from lightning_exposure.cli._console import hushed, progress_bar, say, say_json
 from lightning_exposure.cli._formats import format_help, make_format
+from lightning_exposure.cli._outputs import check_result_file, write_result
 from lightning_exposure.cli._texts import KINDS, read_texts
 from lightning_exposure.cli.arguments import Parser
 from lightning_exposure.cli.models import add_model_options, add_reference_options, load_given, load_reference
@@ -19,6 +17,9 @@ from lightning_exposure.report.pages.scan import write_scan
 from lightning_exposure.report.scan import NOT_CALIBRATED, Scan
 from lightning_exposure.secrets import Scanner
 from lightning_exposure.secrets.scanner import Finding
+
+_KEYS = ("calibrated", "threshold_bits", "memorized", "rows")
+"""By these fields an earlier result in JSON is known, which may be replaced."""
 
 
 def make_parser() -> Parser:
@@ -100,6 +101,10 @@ def run(arguments: Sequence[str]) -> int:
         alpha=options.alpha, confidence=options.confidence, budget=options.budget, samples=options.samples,
         decoder=Decoder(options.temperature, options.top_k, options.top_p), limit=options.limit, seed=options.seed,
     )  # fmt: skip
+    if options.out is not None:
+        names = ("model", "tokenizer", "reference", "reference_tokenizer")
+        inputs = {"TEXT_OR_MAILBOX": options.texts, **{f"--{name}": getattr(options, name) for name in names}}
+        check_result_file(options.out, inputs, title="Scan: ", keys=_KEYS)
     with hushed():
         found = _find(options)
         scan = _measure(found, options, settings)
@@ -108,7 +113,12 @@ def run(arguments: Sequence[str]) -> int:
     else:
         say(_in_words(scan, reveal=options.reveal))
     if options.out is not None:
-        path = _write(scan, options.out, reveal=options.reveal)
+        path = write_result(
+            options.out,
+            scan.to_dict(reveal=options.reveal),
+            lambda path: write_scan(scan, path, reveal=options.reveal),
+            private=options.reveal,
+        )
         if not options.json:
             say(f"\nWritten: {path}")
     return 0
@@ -138,11 +148,3 @@ def _in_words(scan: Scan, *, reveal: bool) -> str:
     if not scan.calibrated:
         parts.append(NOT_CALIBRATED[0].upper() + NOT_CALIBRATED[1:])
     return "\n\n".join(parts)
-
-
-def _write(scan: Scan, path: str, *, reveal: bool) -> Path:
-    if Path(path).suffix == ".json":
-        content = json.dumps(plain(scan.to_dict(reveal=reveal), "scan"), ensure_ascii=False, indent=1)
-        write_whole(path, f"{content}\n", private=reveal)
-        return Path(path)
-    return write_scan(scan, path, reveal=reveal)

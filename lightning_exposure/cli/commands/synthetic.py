@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
 from lightning_exposure._checks import check_confidence, check_delta, number, whole_number
-from lightning_exposure._files import plain, write_whole
 from lightning_exposure.cli._console import hushed, say, say_json, spinner
+from lightning_exposure.cli._outputs import check_result_file, write_result
 from lightning_exposure.cli._records import HOW, read_records
 from lightning_exposure.cli.arguments import Parser
+from lightning_exposure.errors import MissingFileError
 from lightning_exposure.measuring import audited
 from lightning_exposure.report.pages.release import write_release
-from lightning_exposure.report.release import SyntheticAudit
 from lightning_exposure.secrets import CanarySet
 from lightning_exposure.synthetic import audit_synthetic
 from lightning_exposure.synthetic.text.scorers import SCORERS
+
+_KEYS = ("epsilon_lower", "assumption", "scorers", "canaries")
+"""By these fields an earlier result in JSON is known, which may be replaced."""
 
 
 def make_parser() -> Parser:
@@ -92,7 +94,12 @@ def run(arguments: Sequence[str]) -> int:
         parts = (found.table(reveal=options.reveal), found.summary(), found.span_note())
         say("\n\n".join(filter(None, parts)))
     if options.out is not None:
-        path = _write(found, options.out, reveal=options.reveal)
+        path = write_result(
+            options.out,
+            found.to_dict(reveal=options.reveal),
+            lambda path: write_release(found, path, reveal=options.reveal),
+            private=options.reveal,
+        )
         if not options.json:
             say(f"\nWritten: {path}")
     contradicted = options.promised is not None and found.epsilon_lower > options.promised
@@ -109,11 +116,11 @@ def _check(options: Namespace) -> None:
         whole_number(f"--{name}", getattr(options, name), at_least=least)
     if options.promised is not None:
         number("--promised", options.promised, at_least=0)
-
-
-def _write(found: SyntheticAudit, path: str, *, reveal: bool) -> Path:
-    if Path(path).suffix == ".json":
-        content = json.dumps(plain(found.to_dict(reveal=reveal), "audit"), ensure_ascii=False, indent=1)
-        write_whole(path, f"{content}\n", private=reveal)
-        return Path(path)
-    return write_release(found, path, reveal=reveal)
+    if not Path(options.canaries).is_file():
+        raise MissingFileError(
+            f"--canaries is {options.canaries!r}, which is no file; expected the canaries of the generator's training "
+            "data, as CanarySet.save wrote them. Check the path."
+        )
+    if options.out is not None:
+        inputs = {f"--{name}": getattr(options, name) for name in ("canaries", "texts", "train", "held_out")}
+        check_result_file(options.out, inputs, title="Generated texts: ", keys=_KEYS)

@@ -124,6 +124,19 @@ class CheckResult:
             file.write(("\n" if begun else "") + self.to_markdown())
 
 
+def is_junit(content: bytes) -> bool:
+    """Whether this is what `CheckResult.to_junit` wrote.
+
+    >>> is_junit(b'<testsuites name="pytest tests"/>')
+    False
+    """
+    try:
+        root = ET.fromstring(content)
+    except ET.ParseError:
+        return False
+    return (root.tag, root.get("name")) == ("testsuites", _SUITE)
+
+
 def _printable(text: str) -> str:
     """Without what XML cannot hold, such as control characters in the name of a directory."""
     return "".join(character if character.isprintable() else "\ufffd" for character in text)

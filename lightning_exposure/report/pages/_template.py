@@ -77,8 +77,12 @@ def render_page(template: str, **values: Any) -> str:
     return page
 
 
-def page_path(path: str | os.PathLike[str]) -> Path:
+def page_path(path: str | os.PathLike[str], name: str = "path") -> Path:
     """The file to write a page to: the one given, or `report.html` in the directory given.
+
+    Args:
+        path: What was given.
+        name: What the argument is called.
 
     Raises:
         ArgumentError: It is a file that is no page: it would be lost.
@@ -87,14 +91,12 @@ def page_path(path: str | os.PathLike[str]) -> Path:
     ('report.html', 'mine.html')
     """
     if not isinstance(path, str | os.PathLike):
-        raise refusal("directory", path, "the path of a directory, or of a page that ends in .html")
+        raise refusal(name, path, "the path of a directory, or of a page that ends in .html")
     given = Path(path)
     if given.suffix.lower() in (".html", ".htm") and not given.is_dir():
         return given
     if given.is_file():
-        raise refusal(
-            "directory", str(given), "a directory, or a page that ends in .html", "A file is not overwritten."
-        )
+        raise refusal(name, str(given), "a directory, or a page that ends in .html", "A file is not overwritten.")
     return given / FILE_NAME
 
 

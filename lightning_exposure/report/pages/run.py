@@ -55,7 +55,7 @@ def write_report(
         ['exposure.json', 'model-card.md', 'report.html']
     """
     record = run if isinstance(run, RunRecord) else run_record(run)
-    target = page_path(directory)
+    target = page_path(directory, "directory")
     if not is_first_process(run):
         return target
     redaction = Redaction((canary for canary, _ in record.judged), shared=shared, reveal=reveal)
