@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from lightning_exposure.errors import ArgumentError, ExposureError, FitError
-from lightning_exposure.privacy.steps.proof.reruns.randomness import RowRandomness
 from tests.callbacks import gan_models as gans
-from tests.callbacks.gan_models import BATCH, FAKES, RECORDS, Gan, Images, fit, says
+from tests.callbacks.gan_models import BATCH, RECORDS, Gan, Images, fit, says
 from tests.callbacks.leaky_gans import MUTATIONS, Scheduled
 from tests.callbacks.privacy_setups import privacy, trainer
 
@@ -328,41 +327,3 @@ def _with_statistics(module: Gan) -> Gan:
 def test_a_private_part_is_a_name(wrong: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^private is .*; expected the name of the part"):
         privacy(private=wrong)
-
-
-# ---- random numbers that belong to rows ----------------------------------------------------------------------------
-
-
-def draws(rows: int) -> list[Tensor]:
-    """One of each kind, of so many rows; and some of a fixed number."""
-    zeros = torch.zeros(rows, 2)
-    return [
-        torch.randn(rows, 2),
-        torch.rand(rows, 2),
-        torch.randint(10, (rows,)),
-        torch.randn_like(zeros),
-        zeros.clone().normal_(),
-        torch.bernoulli(zeros + 0.5),
-        torch.normal(zeros, 1.0),
-        nn.Dropout(0.5)(zeros + 1),
-        nn.functional.gumbel_softmax(zeros),
-        torch.distributions.Normal(0.0, 1.0).sample((rows,)),
-        torch.distributions.Categorical(torch.ones(rows, 4)).sample(),
-        torch.randn(rows, 2, generator=torch.Generator()),
-        torch.randn(FAKES, 3),
-        torch.randn(40, 3),
-    ]
-
-
-@pytest.mark.parametrize("few", [1, 3, 17])
-def test_rows_have_the_same_random_numbers_in_every_batch(few: int) -> None:
-    before = torch.get_rng_state()
-    with RowRandomness(20):
-        many = draws(20)
-    with RowRandomness(20):
-        some = draws(few)
-    assert torch.equal(torch.get_rng_state(), before)
-    for whole, part in zip(many, some, strict=True):
-        assert torch.equal(whole[: len(part)], part)
-    assert len({float(values.double().sum()) for values in many}) > len(many) - 3, "draws differ"
-    assert float(many[0].std()) > 0.5
