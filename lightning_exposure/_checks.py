@@ -78,6 +78,15 @@ def refusal(
     return error(f"{name} is {shown(value)}{kind}; expected {expected}.{' ' if remedy else ''}{remedy}")
 
 
+def count_of(number: int, noun: str) -> str:
+    """A number with what it is of, in the plural if there is not one.
+
+    >>> count_of(1, "text"), count_of(2000, "text")
+    ('1 text', '2,000 texts')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 # ---- numbers ----------------------------------------------------------------------------------------------------
 
 

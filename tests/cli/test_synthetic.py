@@ -48,7 +48,18 @@ def test_a_table_without_any_canary(run: Run, given: list[str], drawn: CanarySet
 
 def test_json_and_lines_of_json(run: Run, given: list[str], drawn: CanarySet, tmp_path: Path) -> None:
     files = ["--train", tmp_path / "train.txt", "--held_out", tmp_path / "held-out.txt"]
-    done = run("synthetic", *given, "--texts", tmp_path / "blind.jsonl", *files, "--json", "--confidence", "0.9")
+    done = run(
+        "synthetic",
+        *given,
+        "--texts",
+        tmp_path / "blind.jsonl",
+        *files,
+        "--json",
+        "--span",
+        "12",
+        "--confidence",
+        "0.9",
+    )
     assert done.code == 0, done.err
     content = json.loads(done.out)
     assert content["texts"] == 50 + 30

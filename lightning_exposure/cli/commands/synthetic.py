@@ -77,7 +77,8 @@ def run(arguments: Sequence[str]) -> int:
     """Audit, and print."""
     options = make_parser().parse_args(arguments)
     _check(options)
-    canaries = audited(CanarySet.load(options.canaries))
+    canaries = CanarySet.load(options.canaries)
+    audited(canaries)  # before the texts are read
     texts = read_records(options.texts, "--texts")
     train, held_out = (
         None if path is None else read_records(path, f"--{name}")

@@ -21,12 +21,11 @@ from lightning_exposure.report.release import (
     FoundShare,
     ReleasedCanary,
     ScorerFinding,
-    SpanCopies,
     SyntheticAudit,
 )
 from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
+from lightning_exposure.synthetic.text._copied import check_spans, count_spans, without
 from lightning_exposure.synthetic.text._near import texts_with_near_copies
-from lightning_exposure.synthetic.text._spans import shared_spans
 from lightning_exposure.synthetic.text.scorers import SCORERS, AskedSecret, ReleaseScorer
 
 Floats = NDArray[np.float64]
@@ -70,10 +69,10 @@ def audit_synthetic(
         canaries: Those of the generator's training data, with their coins, as `CanarySet.draw(..., holdout=0.5)` drew
             them. Those that no coin was tossed for take no part.
         train: The training texts, one per record. Only copies are counted in them; no score depends on them, because
-            they tell which canaries are in.
-        held_out: Texts of the same source that the generator was not trained on: they say how many stretches a release
-            shares with such texts by chance. Without them, one half of `train` takes the place of the release for the
-            other half.
+            they tell which canaries are in. Texts that hold a canary are left out: canaries are counted apart.
+        held_out: Texts of the same source, and as long, that the generator was not trained on: they say how many
+            stretches a release shares with such texts by chance. Without them, one half of `train` takes the place of
+            the release for the other half.
         scorers: Names of scorers, or scorers of your own by name.
         delta: The delta of the bound, for one record.
         confidence: The confidence level of the bound, and of each interval.
@@ -84,7 +83,7 @@ def audit_synthetic(
 
     Raises:
         ArgumentError: An argument is out of range, or no fair coins were tossed for the canaries.
-        DataError: There are no texts.
+        DataError: There are no texts, or none in which a canary or a stretch could stand.
         ScoreError: A scorer has given something else than a finite number for each secret.
 
     Example:
@@ -102,7 +101,9 @@ def audit_synthetic(
     check_confidence(confidence)
     edits, span = whole_number("edits", edits, at_least=0), whole_number("span", span, at_least=2)
     seed = whole_number("seed", seed, at_least=0)
-    train, held_out = _checked_sources(train, held_out)
+    train, held_out = _checked_sources(train, held_out, canaries)
+    if train is not None:
+        check_spans(texts, train, held_out, span)
     tell = on_stage or (lambda stage: None)
     _warn_if_small(chosen, delta, confidence)
 
@@ -122,7 +123,7 @@ def audit_synthetic(
     spans = None
     if train is not None:
         tell("copies of training texts")
-        spans = count_spans(texts, _without(train, chosen), held_out, span, confidence, seed)
+        spans = count_spans(texts, train, held_out, span, confidence, seed)
     rows = [
         ReleasedCanary(canary, *found) for canary, *found in zip(chosen, verbatim, near, combined.tolist(), strict=True)
     ]
@@ -158,17 +159,17 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
 
 
 def _checked_sources(
-    train: Sequence[str] | None, held_out: Sequence[str] | None
+    train: Sequence[str] | None, held_out: Sequence[str] | None, canaries: CanarySet
 ) -> tuple[list[str] | None, list[str] | None]:
-    """The texts that the generator was, and was not, trained on."""
+    """The texts that the generator was, and was not, trained on; without those that hold a canary."""
     if held_out is not None and train is None:
         raise ArgumentError(
             "held_out is given without train; expected both, because copies of one are compared with those of the "
             "other. Give train, too."
         )
     return (
-        None if train is None else checked_texts("train", train),
-        None if held_out is None else checked_texts("held_out", held_out),
+        None if train is None else without(checked_texts("train", train), canaries.texts),
+        None if held_out is None else without(checked_texts("held_out", held_out), canaries.texts),
     )
 
 
@@ -238,53 +239,6 @@ def standard_scores(
         spread = given[others].std()
         scores[own] = (given[own] - given[others].mean()) / (spread if spread > 0 else 1.0)
     return scores
-
-
-def count_spans(
-    texts: Sequence[str],
-    train: Sequence[str],
-    held_out: Sequence[str] | None,
-    span: int,
-    confidence: float,
-    seed: int,
-) -> SpanCopies:
-    """Which training texts share a stretch with a release, and how many texts would that the generator never saw.
-
-    Without held-out texts: one half of the training texts is asked about, the other half takes the place of the
-    release. As much is taken of each as the smaller one has, so that a large release is not found guilty of its size.
-    """
-    everything = shared_spans(train, texts, span)
-    if held_out is not None:
-        fresh = shared_spans(held_out, texts, span)
-        pair = everything, fresh
-    else:
-        luck = random.Random(seed)
-        shuffled = luck.sample(list(train), len(train))
-        asked, others = shuffled[::2], shuffled[1::2]
-        size = min(sum(map(len, others)), sum(map(len, texts)))
-        release = _up_to(luck.sample(list(texts), len(texts)), size)
-        pair = shared_spans(asked, release, span), shared_spans(asked, _up_to(others, size), span)
-    shares = [FoundShare.counted(int(each.touched.sum()), int(each.long_enough.sum()), confidence) for each in pair]
-    return SpanCopies(
-        span=span,
-        spans=everything.spans,
-        found=everything.found,
-        training=shares[0],
-        chance=shares[1],
-        compared_with="held-out texts" if held_out is not None else "other training texts",
-    )
-
-
-def _up_to(texts: Sequence[str], characters: int) -> list[str]:
-    """The first texts, with so many characters together at most."""
-    ends = np.cumsum([len(text) for text in texts])
-    return list(texts[: int(np.searchsorted(ends, characters, side="right"))])
-
-
-def _without(train: Sequence[str], canaries: CanarySet) -> list[str]:
-    """Training texts that are no canaries: those are counted apart."""
-    planted = set(canaries.texts)
-    return [text for text in train if text not in planted]
 
 
 def _copies(canaries: Sequence[Canary], hits: Sequence[int], edits: int, confidence: float) -> CanaryCopies:
