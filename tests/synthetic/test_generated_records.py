@@ -266,14 +266,17 @@ def test_progress_is_told_classifier_by_classifier() -> None:
     attack.measure(records, members=records[:15], held_out=records[15:], on_classifier=tell)
     assert told == [(1, 3), (2, 3), (3, 3)]
     told.clear()
-    UtilityMatrix(Nearest, seeds=(0, 1)).measure(pair, pair, private_test=pair, generated_test=pair, on_classifier=tell)
+    private = (records + 9, pair[1])
+    UtilityMatrix(Nearest, seeds=(0, 1)).measure(
+        private, pair, private_test=pair, generated_test=pair, on_classifier=tell
+    )
     assert told == [(done, 4) for done in (1, 2, 3, 4)]
 
 
 def test_labels_that_were_never_learnt_are_wrong_and_no_crash() -> None:
     luck = np.random.default_rng(1)
     records = luck.standard_normal((20, 2))
-    few, many = (records, np.zeros(20, dtype=int)), (records, np.arange(20) % 4)
+    few, many = (records + 9, np.zeros(20, dtype=int)), (records, np.arange(20) % 4)
     found = UtilityMatrix(seeds=(0, 1)).measure(few, many, private_test=many, generated_test=many)
     assert found.p1 == (0.25, 0.25)
 
@@ -281,7 +284,7 @@ def test_labels_that_were_never_learnt_are_wrong_and_no_crash() -> None:
         def predict(self, records: np.ndarray) -> np.ndarray:
             return np.full(len(records), 99)
 
-    assert UtilityMatrix(Elsewhere, seeds=(0, 1)).measure(many, many, private_test=many, generated_test=many).p4 == (
+    assert UtilityMatrix(Elsewhere, seeds=(0, 1)).measure(few, many, private_test=many, generated_test=many).p4 == (
         0.0,
         0.0,
     )

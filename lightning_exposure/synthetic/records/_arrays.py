@@ -14,8 +14,10 @@ from lightning_exposure.synthetic.records._shares import share_difference
 
 _SURE = 0.999
 """With this confidence more records are equal than by chance, before they are refused."""
+_WHOLE = 2**53
+"""Beyond this, not every whole number is a number of double precision."""
 
-Records = NDArray[np.float32]
+Records = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
 
@@ -44,7 +46,7 @@ def check_records(name: str, value: Any, *, like: Records | None = None, at_leas
         found = as_array(value)
         if found.dtype.kind not in "buif":
             raise ValueError
-        records = found.astype(np.float32)
+        records = found.astype(np.float64) + 0.0  # 0 and -0 are one number
     except (TypeError, ValueError):
         raise refusal(
             name, value, "an array or tensor of numbers", "Make numbers of everything else first.", error=DataError
@@ -59,6 +61,11 @@ def check_records(name: str, value: Any, *, like: Records | None = None, at_leas
             f"{name} has numbers that are infinite or not a number; expected finite ones. Leave such records out, or "
             "fill them in."
         )
+    if found.dtype.kind in "iu" and (found.max() > _WHOLE or found.min() < -_WHOLE):
+        raise DataError(
+            f"{name} has whole numbers of up to {np.abs(records).max():.3g}; expected none beyond 2**53, because such "
+            "numbers cannot all be told apart. Subtract what they have in common first."
+        )
     if like is not None and records.shape[1:] != like.shape[1:]:
         raise DataError(
             f"{name} has records of the shape {records.shape[1:]}; expected {like.shape[1:]}, as the generated ones."
@@ -69,17 +76,19 @@ def check_records(name: str, value: Any, *, like: Records | None = None, at_leas
 def refuse_shared(name: str, records: Records, other_name: str, others: Records) -> None:
     """Refuse records that are in two places, unless equal records are as frequent in one place.
 
-    Records of few different values are equal by chance. Then as many of one place are equal to each other, too.
+    Records of few different values are equal by chance. Then as many of one place are equal to each other, too. Where
+    none are, one that is in both is one too many.
 
     Raises:
         DataError: More of them are equal than by chance.
     """
-    times = Counter(record.tobytes() for record in others)
-    shared = sum(record.tobytes() in times for record in records)
-    within = sum(count for count in times.values() if count > 1)
-    if share_difference(shared, len(records), within, len(others), _SURE).low > 0:
+    own, times = (Counter(record.tobytes() for record in each) for each in (records, others))
+    shared = sum(count for record, count in own.items() if record in times)
+    within = [sum(count for count in each.values() if count > 1) for each in (own, times)]
+    more = share_difference(shared, len(records), within[1], len(others), _SURE).low > 0
+    if more or (shared and not any(within)):
         raise DataError(
-            f"{name} has {shared} of its {len(records)} records in common with {other_name}, of which {within} are "
+            f"{name} has {shared} of its {len(records)} records in common with {other_name}, of which {within[1]} are "
             "equal to each other: this is no chance; expected other records. Leave them out of one of the two."
         )
 

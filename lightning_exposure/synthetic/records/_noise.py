@@ -21,13 +21,16 @@ Noise = Callable[[Records, int, np.random.Generator], Any]
 def uniform(generated: Records, count: int, luck: np.random.Generator) -> Records:
     """Every number anywhere between the smallest and the largest one that its feature has in the generated records."""
     low, high = generated.min(0), generated.max(0)
-    return np.asarray(low + (high - low) * luck.random((count, *generated.shape[1:])), dtype=np.float32)
+    return np.asarray(low + (high - low) * luck.random((count, *generated.shape[1:])), dtype=generated.dtype)
 
 
 def normal(generated: Records, count: int, luck: np.random.Generator) -> Records:
     """Normal numbers, of the mean and standard deviation that their feature has in the generated records."""
     numbers = luck.standard_normal((count, *generated.shape[1:]))
-    return np.asarray(generated.mean(0) + generated.std(0) * numbers, dtype=np.float32)
+    # Squares of huge numbers, and of tiny ones, are none.
+    largest = np.maximum(np.abs(generated).max(0), np.finfo(generated.dtype).tiny)
+    spread = largest * (generated / largest).std(0)
+    return np.asarray(generated.mean(0) + spread * numbers, dtype=generated.dtype)
 
 
 def shuffled(generated: Records, count: int, luck: np.random.Generator) -> Records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,17 +11,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from lightning_exposure._checks import number, refusal, whole_number
+from lightning_exposure._checks import count_of, number, refusal, whole_number
+from lightning_exposure.errors import DataError
+
+_ROUNDING = 1e-13
+"""By this share of its largest value a feature may vary by rounding alone."""
+_FAR = 1e6
+"""What is so many standard deviations away is as far away as anything."""
+_COARSE = 1e-3
+"""Single precision may be off by this share of what a feature varies by."""
+_SEEDS = ("seed", "random_state", "random_seed")
+"""What seeds are called."""
 
 
 @runtime_checkable
 class Classifier(Protocol):
     """Learns to tell classes apart; every classifier of scikit-learn is one."""
 
-    def fit(self, records: NDArray[np.float32], labels: NDArray[np.int64]) -> Any:
-        """Learn from records, of the shape in which they were given, and their labels, which are 0, 1, 2, ..."""
+    def fit(self, records: NDArray[Any], labels: NDArray[np.int64]) -> Any:
+        """Learn from records, of the shape in which they were given, in single precision, and labels 0, 1, 2, ..."""
 
-    def predict(self, records: NDArray[np.float32]) -> Any:
+    def predict(self, records: NDArray[Any]) -> Any:
         """The label of each record."""
 
 
@@ -31,8 +42,9 @@ ClassifierFactory = Callable[[int], Classifier]
 class SmallClassifier:
     """A network with one hidden layer, of records of any shape.
 
-    Every feature is brought to mean 0 and standard deviation 1 first. What it learns is a function of the records,
-    their order and the seed; no global random state is read or changed.
+    Every feature is brought to mean 0 and standard deviation 1 first, in double precision: its unit makes no
+    difference. What it learns is a function of the records, their order and the seed; no global random state is read
+    or changed.
 
     Args:
         seed: Of the first weights and the batches.
@@ -57,14 +69,19 @@ class SmallClassifier:
         self._steps = whole_number("steps", steps, at_least=1)
         self._batch = whole_number("batch_size", batch_size, at_least=1)
         self._lr = number("lr", lr, above=0)
-        self._mean = self._scale = torch.zeros(0)
+        self._largest = self._mean = self._scale = np.zeros(0)
         self._network = nn.Sequential()
 
-    def fit(self, records: NDArray[np.float32], labels: NDArray[np.int64]) -> None:
+    def fit(self, records: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> None:
         """Learn from records and their labels."""
-        inputs, targets = torch.from_numpy(records).flatten(1), torch.from_numpy(labels)
-        self._mean, spread = inputs.mean(0), inputs.std(0, correction=0)
-        self._scale = torch.where(spread > 1e-6, spread, 1.0)  # what never varies tells nothing
+        flat = _flat(records)
+        self._largest = np.abs(flat).max(0)
+        self._largest[self._largest == 0] = 1.0
+        flat = flat / self._largest
+        self._mean, spread = flat.mean(0), flat.std(0)
+        # What varies by less than rounding tells nothing; in whatever unit it is measured.
+        self._scale = np.where(spread > _ROUNDING, spread, 1.0)
+        inputs, targets = self._inputs(records), torch.from_numpy(labels)
         classes = int(labels.max()) + 1
         self._network = nn.Sequential(
             self._layer(inputs.shape[1], self._hidden), nn.ReLU(), self._layer(self._hidden, classes)
@@ -72,18 +89,19 @@ class SmallClassifier:
         optimizer = torch.optim.Adam(self._network.parameters(), lr=self._lr)
         for places in self._batches(len(inputs)):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(self._logits(inputs[places]), targets[places]).backward()  # type: ignore[no-untyped-call]
+            nn.functional.cross_entropy(self._network(inputs[places]), targets[places]).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
     @torch.no_grad()
-    def predict(self, records: NDArray[np.float32]) -> NDArray[np.int64]:
+    def predict(self, records: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
         """The label of each record."""
-        found: NDArray[np.int64] = self._logits(torch.from_numpy(records).flatten(1)).argmax(1).numpy()
+        found: NDArray[np.int64] = self._network(self._inputs(records)).argmax(1).numpy()
         return found
 
-    def _logits(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self._network((inputs - self._mean) / self._scale)
-        return logits
+    def _inputs(self, records: NDArray[np.floating[Any]]) -> Tensor:
+        """Features with mean 0 and standard deviation 1; in double precision up to here."""
+        found = (_flat(records) / self._largest - self._mean) / self._scale
+        return torch.from_numpy(np.clip(found, -_FAR, _FAR).astype(np.float32))
 
     def _layer(self, inputs: int, outputs: int) -> nn.Linear:
         # Not those that PyTorch would draw, from the global generator.
@@ -107,11 +125,15 @@ def check_factory(classifier: object) -> ClassifierFactory:
     """What makes classifiers; None: of the small one.
 
     Raises:
-        ArgumentError: It makes none.
+        ArgumentError: It makes none, or takes something else than a seed.
     """
     if classifier is None:
         return SmallClassifier
-    if not callable(classifier) or (isinstance(classifier, Classifier) and not isinstance(classifier, type)):
+    if (
+        not callable(classifier)
+        or (isinstance(classifier, Classifier) and not isinstance(classifier, type))
+        or not _takes_a_seed(classifier)
+    ):
         raise refusal(
             "classifier",
             classifier,
@@ -125,6 +147,81 @@ def check_factory(classifier: object) -> ClassifierFactory:
             raise refusal(
                 "classifier", made, "a function that makes objects with fit and predict", "Return one.", with_type=True
             )
-        return made
+        return made if isinstance(made, SmallClassifier) else _OfOthers(made)
 
     return make
+
+
+def _takes_a_seed(make: Callable[..., Any]) -> bool:
+    """Whether the first argument may be a seed: of classes of scikit-learn it is something else, such as a size."""
+    try:
+        signature = inspect.signature(make)
+    except (TypeError, ValueError):  # of what is written in C, nothing is known
+        return True
+    try:
+        signature.bind(0)
+    except TypeError:
+        return False
+    first, *others = signature.parameters.values()
+    if first.name in _SEEDS or first.kind is first.VAR_POSITIONAL:
+        return True
+    optional = isinstance(make, type) and first.default is not first.empty
+    return not optional and not any(parameter.name in _SEEDS for parameter in others)
+
+
+class _OfOthers:
+    """A classifier that is not ours: it gets records in single precision, and its errors are told in our words."""
+
+    def __init__(self, classifier: Classifier) -> None:
+        self._classifier = classifier
+
+    def fit(self, records: NDArray[np.floating[Any]], labels: NDArray[np.int64]) -> None:
+        narrow = _narrow(records)
+        flat = _flat(records)
+        error = np.abs(_flat(narrow) - flat).max(0)
+        largest = np.maximum(np.abs(flat).max(0), np.finfo(np.float64).tiny)
+        spread = largest * (flat / largest).std(0)
+        coarse = np.flatnonzero((error > _COARSE * spread) & (spread > _ROUNDING * largest))
+        if len(coarse):
+            raise DataError(
+                f"The records have {count_of(len(coarse), 'feature')} that single precision cannot tell apart, the "
+                f"first at place {coarse[0]} with a standard deviation of {spread[coarse[0]]:.3g} and values of up to "
+                f"{largest[coarse[0]]:.3g}; expected others, because classifiers get such numbers. Subtract the mean "
+                "of each feature, or leave out the classifier: SmallClassifier computes in double precision."
+            )
+        self._tried("learn from", narrow, lambda: self._classifier.fit(narrow, labels))
+
+    def predict(self, records: NDArray[np.floating[Any]]) -> Any:
+        narrow = _narrow(records)
+        return self._tried("say anything of", narrow, lambda: self._classifier.predict(narrow))
+
+    def _tried(self, what: str, records: NDArray[np.float32], call: Callable[[], Any]) -> Any:
+        if records.ndim == 2:
+            return call()
+        try:
+            return call()
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"classifier cannot {what} records of the shape {records.shape[1:]} ({error}); expected one that takes "
+                "them as they are given. If it takes rows of numbers, give records.reshape(len(records), -1)."
+            ) from error
+
+
+def _narrow(records: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Records in single precision.
+
+    Raises:
+        DataError: Some numbers are beyond it.
+    """
+    with np.errstate(over="ignore"):
+        narrow = records.astype(np.float32)
+    if not np.isfinite(narrow).all():
+        raise DataError(
+            f"The records have numbers of up to {np.abs(records).max():.3g}; expected none beyond single precision, "
+            "because classifiers get such numbers. Scale them, or leave out the classifier."
+        )
+    return narrow
+
+
+def _flat(records: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+    return records.reshape(len(records), -1).astype(np.float64)

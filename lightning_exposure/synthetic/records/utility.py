@@ -12,7 +12,14 @@ from torchmetrics.functional.classification import multiclass_accuracy
 
 from lightning_exposure._checks import check_confidence, refusal, whole_number
 from lightning_exposure.errors import DataError
-from lightning_exposure.synthetic.records._arrays import Labels, Records, check_answers, check_labels, check_records
+from lightning_exposure.synthetic.records._arrays import (
+    Labels,
+    Records,
+    check_answers,
+    check_labels,
+    check_records,
+    refuse_shared,
+)
 from lightning_exposure.synthetic.records._shares import Estimate, mean_over_seeds
 from lightning_exposure.synthetic.records.classifier import Classifier, ClassifierFactory, check_factory
 
@@ -80,14 +87,12 @@ class UtilityMatrix:
         confidence: float = 0.95,
     ) -> None:
         self._make = check_factory(classifier)
-        if (
-            isinstance(seeds, str | bytes)
-            or not hasattr(seeds, "__len__")
-            or len(seeds) < 2
-            or len(set(seeds)) < len(seeds)
-        ):
+        several = hasattr(seeds, "__len__") and not isinstance(seeds, str | bytes)
+        self._seeds = [
+            whole_number(f"seeds[{place}]", seed, at_least=0) for place, seed in enumerate(seeds if several else ())
+        ]
+        if len(set(self._seeds)) < max(2, len(self._seeds)):
             raise refusal("seeds", seeds, "at least two seeds, all different", "For example range(5).")
-        self._seeds = [whole_number(f"seeds[{place}]", seed, at_least=0) for place, seed in enumerate(seeds)]
         self._confidence = check_confidence(confidence)
 
     def measure(
@@ -104,16 +109,18 @@ class UtilityMatrix:
         Args:
             private: Private records, to train on.
             generated: Generated records, to train on; better as many as private ones.
-            private_test: Other private records.
+            private_test: Other private records, none of which is in `private`.
             generated_test: Other generated records.
             on_classifier: Called after each classifier with how many are done, and how many there will be.
 
         Raises:
-            DataError: One of them is no such pair, or they are not of the same shape.
+            DataError: One of them is no such pair, they are not of the same shape, or private records are in both.
         """
         first = _pair("generated", generated, None)
         named = {"private": private, "private_test": private_test, "generated_test": generated_test}
         pairs = {"generated": first, **{name: _pair(name, value, first[0]) for name, value in named.items()}}
+        # A generator may repeat itself; private records to test on must not have been trained on.
+        refuse_shared("private_test", pairs["private_test"][0], "private", pairs["private"][0])
         # Classes are numbered 0, 1, 2, ..., whatever they were called.
         names = np.unique(np.concatenate([labels for _, labels in pairs.values()]))
         pairs = {name: (records, np.searchsorted(names, labels)) for name, (records, labels) in pairs.items()}
