@@ -14,7 +14,7 @@ HOW = (
 
 
 def read_records(path: str, option: str) -> list[str]:
-    r"""The texts of a file; empty lines count for nothing.
+    r"""The texts of a file; lines with nothing but blanks count for nothing.
 
     Args:
         path: The file.
@@ -39,8 +39,8 @@ def read_records(path: str, option: str) -> list[str]:
         numbered = [(place, line) for place, line in enumerate(lines, 1) if line.strip()]
         texts = [_text(line, f"{option}: {path}, line {place}") for place, line in numbered]
     else:
-        texts = [line for line in lines if line]
-    if not any(texts):
+        texts = [line for line in lines if line.strip()]
+    if not any(text.strip() for text in texts):
         raise DataError(f"{option} is {path!r}, which has no text in it; expected texts, {HOW}. Put some in.")
     return texts
 

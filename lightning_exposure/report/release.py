@@ -8,6 +8,7 @@ from typing import Any
 
 from scipy import stats
 
+from lightning_exposure._checks import count_of
 from lightning_exposure._html import html_table
 from lightning_exposure.exposure.intervals import proportion_interval
 from lightning_exposure.privacy.audit.audit import AuditResult
@@ -64,7 +65,8 @@ class CanaryCopies:
     """How many canaries stand in a release; those that were held out by a coin say how many would by chance.
 
     Attributes:
-        edits: How many characters may differ; 0: word for word, with the prompt.
+        edits: How many characters may differ at the most, of the longest secret; of a shorter one a quarter.
+            0: word for word, with the prompt.
         inserted: Of the canaries in the training data.
         held_out: Of those that the generator never saw: the rate by chance.
     """
@@ -87,7 +89,7 @@ class CanaryCopies:
     @property
     def name(self) -> str:
         """What was counted, in words."""
-        return "canaries, word for word" if not self.edits else f"canaries, up to {self.edits} edits"
+        return "canaries, word for word" if not self.edits else f"canaries, up to {count_of(self.edits, 'edit')}"
 
 
 @dataclass(frozen=True)
@@ -213,8 +215,9 @@ class SyntheticAudit:
         copied, near = self.verbatim.inserted, self.near.inserted
         return (
             f"{first} Of {copied.of:,} canaries in the training data, {_stand(copied.found)} in the texts word for "
-            f"word and {near.found:,} with up to {self.near.edits} edits; of {self.verbatim.held_out.of:,} that were "
-            f"held out, {self.verbatim.held_out.found:,} and {self.near.held_out.found:,} do by chance."
+            f"word and {near.found:,} with up to {count_of(self.near.edits, 'edit')}; of "
+            f"{self.verbatim.held_out.of:,} that were held out, {self.verbatim.held_out.found:,} and "
+            f"{self.near.held_out.found:,} do by chance."
         )
 
     def span_note(self) -> str:

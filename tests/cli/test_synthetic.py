@@ -101,7 +101,7 @@ def test_a_page_and_who_may_read_it(run: Run, given: list[str], drawn: CanarySet
     [
         (["--texts", "nowhere.txt"], "--texts is 'nowhere.txt', which is no file"),
         (["--texts", "{empty}"], "which has no text in it"),
-        (["--texts", "{little}"], "texts has 2 characters in 1 texts; expected at least 180"),
+        (["--texts", "{little}"], "texts has 2 characters in 1 text; expected at least 180"),
         (["--train", "{empty}"], "--train is "),
         (["--canaries", "nowhere.json"], "--canaries is 'nowhere.json', which is no file; expected the canaries"),
         (["--canaries", "."], "--canaries is '.', which is no file; expected the canaries"),
@@ -114,7 +114,7 @@ def test_a_page_and_who_may_read_it(run: Run, given: list[str], drawn: CanarySet
     ],
 )
 def test_mistakes_are_named(run: Run, given: list[str], tmp_path: Path, changes: list[str], message: str) -> None:
-    (tmp_path / "empty").write_text("\n\n")
+    (tmp_path / "empty").write_text("\n\n  \n")
     (tmp_path / "little").write_text("ab\n")
     CanarySet.draw(FORMAT, repetitions=[1] * 20).save(tmp_path / "no_coins")
     names = {name: tmp_path / name for name in ("empty", "little", "no_coins")}
@@ -156,7 +156,7 @@ def test_the_command_is_listed(run: Run) -> None:
 
 def test_lines_are_texts_and_json_may_hold_line_breaks(tmp_path: Path) -> None:
     plain, lines = tmp_path / "a.txt", tmp_path / "a.jsonl"
-    plain.write_bytes("\ufeffone\r\n\n two\u2028still two\n".encode())
+    plain.write_bytes("\ufeffone\r\n\n  \n two\u2028still two\n".encode())
     lines.write_text('"one\\ntwo"\n\n{"text": "three", "id": 3}\n')
     assert read_records(str(plain), "--texts") == ["one", " two\u2028still two"]
     assert read_records(str(lines), "--texts") == ["one\ntwo", "three"]

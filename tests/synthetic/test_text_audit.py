@@ -129,6 +129,30 @@ def test_canaries_of_several_formats_are_compared_with_their_own() -> None:
     assert few.epsilon_lower == 0.0
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1.0, 1e308])
+def test_scores_may_be_of_any_size(unit: float) -> None:
+    drawn = canaries(40)
+    texts = memorizing(drawn, 0, share=1.0)
+
+    def said(texts: Sequence[str], asked: Sequence[AskedSecret], *, seed: int) -> list[float]:
+        return [unit if secret.text in texts else -unit for secret in asked]
+
+    found = audit_synthetic(texts, drawn, scorers={"said": said}, edits=0)
+    assert found.combined.auc == 1.0
+    assert found.epsilon_lower > 1.0
+
+
+def test_edits_are_told_as_they_were_counted() -> None:
+    """Nine digits: at most two may differ, whatever was asked for."""
+    drawn = canaries(40)
+    texts = memorizing(drawn, 0)
+    for edits, told in ((100, "up to 2 edits"), (2, "up to 2 edits"), (1, "up to 1 edit")):
+        found = audit_synthetic(texts, drawn, scorers=["ngram"], edits=edits)
+        assert found.near.name == f"canaries, {told}"
+        assert f"with {told};" in found.summary()
+        assert found.settings["edits"] == edits, "what was asked for"
+
+
 @pytest.mark.parametrize(
     "format",
     [
@@ -227,6 +251,10 @@ def test_a_release_that_shows_nothing_is_not_called_private() -> None:
 # --- mistakes -------------------------------------------------------------------------------------------------
 
 
+def strings(texts: Sequence[str], asked: Sequence[AskedSecret], *, seed: int) -> list[str]:
+    return ["high"] * len(asked)
+
+
 def nonsense(texts: Sequence[str], asked: Sequence[AskedSecret], *, seed: int) -> np.ndarray[Any, Any]:
     return np.full(len(asked), np.nan)
 
@@ -235,10 +263,11 @@ def nonsense(texts: Sequence[str], asked: Sequence[AskedSecret], *, seed: int) -
     ("changes", "error", "message"),
     [
         ({"texts": "one text"}, ArgumentError, "texts is 'one text'; expected a list of texts"),
-        ({"texts": []}, DataError, "texts has 0 texts without a character"),
-        ({"texts": ["", ""]}, DataError, "texts has 2 texts without a character"),
+        ({"texts": []}, DataError, "texts has 0 texts without a visible character"),
+        ({"texts": ["", ""]}, DataError, "texts has 2 texts without a visible character"),
+        ({"texts": [" \n"]}, DataError, "texts has 1 text without a visible character"),
         ({"texts": ["a", 3]}, ArgumentError, r"texts\[1\] is 3, of type int"),
-        ({"texts": ["too little"]}, DataError, "texts has 10 characters in 1 texts; expected at least 180"),
+        ({"texts": ["too little"]}, DataError, "texts has 10 characters in 1 text; expected at least 180"),
         ({"canaries": ["my id is 123456789"]}, ArgumentError, "canaries is "),
         ({"canaries": CanarySet.draw(FORMAT, repetitions=[1] * 9)}, ArgumentError, "none drawn with a holdout"),
         ({"canaries": CanarySet.draw(FORMAT, repetitions=[1] * 9, holdout=0.2)}, ArgumentError, "probability of 0.2"),
@@ -246,6 +275,13 @@ def nonsense(texts: Sequence[str], asked: Sequence[AskedSecret], *, seed: int) -
         ({"scorers": []}, ArgumentError, "scorers is "),
         ({"scorers": ["ngrams"]}, ArgumentError, "Did you mean 'ngram'"),
         ({"scorers": {"mine": nonsense}}, ScoreError, "scorer 'mine' has given"),
+        ({"scorers": {"mine": strings}}, ScoreError, "scorer 'mine' has given what is no number .*; expected a finite"),
+        (
+            {"scorers": {"mine": lambda texts, asked: []}},
+            ArgumentError,
+            r"scorers\['mine'\] is .*; expected .* seed",
+        ),
+        ({"scorers": {"mine": NgramScorer}}, ArgumentError, r"scorers\['mine'\] is .*; expected a function"),
         ({"scorers": {"mine": 3}}, ArgumentError, r"scorers\['mine'\] is 3, of type int; expected a function"),
         ({"delta": 1.0}, ArgumentError, "delta is 1.0"),
         ({"confidence": 95}, ArgumentError, "confidence is 95"),

@@ -31,7 +31,16 @@ def texts_with_near_copies(texts: Sequence[str], secrets: Sequence[str], edits: 
     joined = f"{apart}{apart.join(texts)}{apart}"
     codes = _codes(joined)
     starts = np.flatnonzero(codes == ord(apart))  # of the texts, and the end of the last one
-    return [_count(joined, codes, starts, secret, min(edits, len(secret) // 4)) for secret in secrets]
+    return [_count(joined, codes, starts, secret, allowed_edits(secret, edits)) for secret in secrets]
+
+
+def allowed_edits(secret: str, edits: int) -> int:
+    """How many edits of a secret make no difference: no more than of a quarter of its characters.
+
+    >>> allowed_edits("12345678", 1), allowed_edits("12345678", 100)
+    (1, 2)
+    """
+    return min(edits, len(secret) // 4)
 
 
 def _count(joined: str, codes: Ints, starts: Ints, secret: str, edits: int) -> int:

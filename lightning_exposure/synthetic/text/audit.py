@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +11,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from lightning_exposure._checks import check_confidence, check_delta, check_texts, instance, refusal, whole_number
+from lightning_exposure._checks import (
+    check_confidence,
+    check_delta,
+    check_texts,
+    count_of,
+    instance,
+    refusal,
+    whole_number,
+)
 from lightning_exposure.errors import ArgumentError, DataError, ScoreError
 from lightning_exposure.leakage.counting import CanaryFinder, count
 from lightning_exposure.leakage.writer import Written
@@ -25,7 +34,7 @@ from lightning_exposure.report.release import (
 )
 from lightning_exposure.secrets import Canary, CanarySet, SecretFormat
 from lightning_exposure.synthetic.text._copied import check_spans, count_spans, without
-from lightning_exposure.synthetic.text._near import texts_with_near_copies
+from lightning_exposure.synthetic.text._near import allowed_edits, texts_with_near_copies
 from lightning_exposure.synthetic.text.scorers import SCORERS, AskedSecret, ReleaseScorer
 
 Floats = NDArray[np.float64]
@@ -36,6 +45,8 @@ _CANARIES_LONG = 10
 """A release has to have as many characters as so many canaries."""
 _WORTHWHILE = 0.5
 """An audit that cannot prove an epsilon of this, whatever happens, is not worth its time."""
+_LARGEST = 1e100
+"""Scores beyond this are brought to 1."""
 _REFERENCES = 64
 """How many other secrets of a format say what its secrets score that nobody trained on."""
 
@@ -119,7 +130,8 @@ def audit_synthetic(
     tell("copies of canaries")
     hits = count(CanaryFinder(chosen), (Written(text, 0, 0) for text in texts)).hits
     verbatim = [hits[number] for number in range(len(chosen))]
-    near = texts_with_near_copies(texts, [canary.text[len(canary.format.prompt) :] for canary in chosen], edits)
+    secrets = [canary.text[len(canary.format.prompt) :] for canary in chosen]
+    near = texts_with_near_copies(texts, secrets, edits)
     spans = None
     if train is not None:
         tell("copies of training texts")
@@ -131,7 +143,7 @@ def audit_synthetic(
         combined=bound(combined),
         scorers=tuple(ScorerFinding(name, bound(scores)) for name, scores in by_scorer.items()),
         verbatim=_copies(chosen, verbatim, 0, confidence),
-        near=_copies(chosen, near, edits, confidence),
+        near=_copies(chosen, near, max(allowed_edits(secret, edits) for secret in secrets), confidence),
         spans=spans,
         canaries=tuple(sorted(rows, key=lambda row: -row.score)),
         texts=len(texts),
@@ -153,8 +165,11 @@ def checked_texts(name: str, texts: Iterable[str]) -> list[str]:
     listed = list(texts)
     for place, text in enumerate(listed):
         instance(f"{name}[{place}]", text, str, "a text")
-    if not any(listed):
-        raise DataError(f"{name} has {len(listed)} texts without a character; expected some. Give what was written.")
+    if not any(text.strip() for text in listed):
+        raise DataError(
+            f"{name} has {count_of(len(listed), 'text')} without a visible character; expected some. Give what was "
+            "written."
+        )
     return listed
 
 
@@ -178,8 +193,9 @@ def _check_enough(texts: Sequence[str], canaries: CanarySet) -> None:
     there, needed = sum(map(len, texts)), _CANARIES_LONG * max(map(len, canaries.texts))
     if there < needed:
         raise DataError(
-            f"texts has {there} characters in {len(texts)} texts; expected at least {needed}, as many as "
-            f"{_CANARIES_LONG} canaries have: in less, nothing can be seen of them. Give more of the release."
+            f"texts has {count_of(there, 'character')} in {count_of(len(texts), 'text')}; expected at least {needed}, "
+            f"as many as {_CANARIES_LONG} canaries have: in less, nothing can be seen of them. Give more of the "
+            "release."
         )
 
 
@@ -198,7 +214,7 @@ def _warn_if_small(canaries: CanarySet, delta: float, confidence: float) -> None
     largest = _provable(len(canaries), confidence, delta, _records(canaries))
     if largest < _WORTHWHILE:
         warnings.warn(
-            f"The audit has {len(canaries)} canaries: even if every guess is right, it cannot show that epsilon is "
+            f"The audit has {len(canaries):,} canaries: even if every guess is right, it cannot show that epsilon is "
             f"above {largest:.2g} with a confidence of {confidence:g} and a delta of {delta:g}. Train the generator "
             "with more of them, one repetition each: CanarySet.draw(format, repetitions=[1] * 200, holdout=0.5).",
             AuditWarning,
@@ -228,17 +244,33 @@ def standard_scores(
         drawn = format_.sample(more, luck, exclude=known) if more > 0 else known
         others += range(len(asked), len(asked) + len(drawn))
         asked += [AskedSecret(text, len(format_.prompt)) for text in drawn]
-    given = np.asarray(scorer(texts, asked, seed=seed), dtype=np.float64)
-    if given.shape != (len(asked),) or not np.isfinite(given).all():
-        raise ScoreError(
-            f"scorer {name!r} has given an array of shape {given.shape}, or numbers that are not finite; expected a "
-            f"finite number for each of the {len(asked)} secrets."
-        )
+    given = _checked_scores(name, scorer(texts, asked, seed=seed), len(asked))
     scores = np.zeros(len(canaries))
     for own, others in groups.values():
         spread = given[others].std()
         scores[own] = (given[own] - given[others].mean()) / (spread if spread > 0 else 1.0)
     return scores
+
+
+def _checked_scores(name: str, given: object, count: int) -> Floats:
+    """What a scorer has given, as numbers that can be squared and added.
+
+    Raises:
+        ScoreError: It is something else than a finite number for each secret.
+    """
+    expected = f"a finite number for each of the {count} secrets, in their order. Correct the scorer"
+    try:
+        scores = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ScoreError(f"scorer {name!r} has given what is no number ({error}); expected {expected}.") from error
+    if scores.shape != (count,) or not np.isfinite(scores).all():
+        raise ScoreError(
+            f"scorer {name!r} has given an array of shape {scores.shape}, or numbers that are not finite; expected "
+            f"{expected}."
+        )
+    largest = float(np.abs(scores).max())
+    # Squares of such numbers would be infinite. What is asked is which scores are higher than others.
+    return scores / largest if largest > _LARGEST else scores
 
 
 def _copies(canaries: Sequence[Canary], hits: Sequence[int], edits: int, confidence: float) -> CanaryCopies:
@@ -258,5 +290,30 @@ def _named(scorers: Scorers) -> dict[str, ReleaseScorer]:
         for name, scorer in scorers.items():
             if not callable(scorer):
                 raise refusal(f"scorers[{name!r}]", scorer, "a function of texts and secrets", with_type=True)
+            _check_signature(f"scorers[{name!r}]", scorer)
         return dict(scorers)
-    return {name: SCORERS.get(name, argument="scorers") for name in scorers}
+    named = {name: SCORERS.get(name, argument="scorers") for name in scorers}
+    for name, scorer in named.items():
+        _check_signature(f"scorer {name!r}", scorer)
+    return named
+
+
+def _check_signature(name: str, scorer: ReleaseScorer) -> None:
+    """Refuse a function that cannot be called as a scorer is.
+
+    Raises:
+        ArgumentError: It takes other arguments.
+    """
+    try:
+        signature = inspect.signature(scorer)
+    except (TypeError, ValueError):  # of what is written in C, nothing is known
+        return
+    try:
+        signature.bind([], [], seed=0)
+    except TypeError as error:
+        raise refusal(
+            name,
+            scorer,
+            f"a function of texts and secrets, and of a seed by its name ({error})",
+            "Write def scorer(texts, asked, *, seed).",
+        ) from None
