@@ -60,6 +60,16 @@ def test_two_scorers_share_the_error() -> None:
     assert sum(bound > 0 for bound in found) <= 0.05 * 200
 
 
+@pytest.mark.slow
+def test_a_generator_that_saw_no_canary_is_not_accused_by_networks_either() -> None:
+    """Releases, canaries and coins of their own for each of 100 tiny networks; and one that can see, if there is."""
+    tiny = NeuralScorer(networks=1, hidden_size=16, steps=60, batch_size=32, lr=0.01)
+    settings = {"scorers": {"lm": tiny}, "confidence": 0.9}
+    found = bounds(blind, 100, **settings)
+    assert sum(bound > 0 for bound in found) <= allowed(100, 0.1)
+    assert min(bounds(lambda drawn, seed: memorizing(drawn, seed, share=1.0), 3, **settings)) > 0.0
+
+
 def test_a_generator_that_memorizes_is_found_out() -> None:
     found = bounds(memorizing, 5)
     assert min(found) > 1.0, found
