@@ -72,7 +72,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
             ),
             correlated("Exposure against test loss, all trainings", rows, "test_loss", "exposure_bits"),
             *(
-                above_chance(f"{name}, {layers} layers", chosen(rows, {"architecture": name, "layers": layers}))
+                above_chance(f"{name}, layers: {layers}", chosen(rows, {"architecture": name, "layers": layers}))
                 for name, layers in places
             ),
         ]
