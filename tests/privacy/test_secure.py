@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Callable
 
@@ -68,9 +69,39 @@ def test_tails_reach_as_far_as_63_bits_do() -> None:
     assert float(np.abs(near).max()) < 1e-9
 
 
-def test_a_hardened_number_is_half_the_sum_of_four() -> None:
-    four = gaussian(4 * 10, bytes_of("x")).reshape(4, 10)
-    assert np.array_equal(hardened_gaussian(10, bytes_of("x")), (four[0] + four[1] + four[2] + four[3]) / 2)
+def box_muller(radius: int, angle: int) -> tuple[float, float]:
+    """Two normal numbers of two words, by nothing but Python's own functions."""
+    length = math.sqrt(-2 * math.log(((radius & (2**63 - 1)) + 0.5) / 2**63))
+    turned = 2 * math.pi * ((angle >> 11) / 2**53)
+    return length * math.cos(turned), length * math.sin(turned)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 11])
+def test_a_hardened_number_is_half_the_sum_of_four_of_different_pairs(count: int) -> None:
+    pairs = 2 * (count + count % 2)
+    words = np.frombuffer(bytes_of("x")(16 * pairs), dtype="<i8").tolist()
+    both = [box_muller(words[place], words[pairs + place]) for place in range(pairs)]
+    step = pairs // 4
+    of_pairs = [range(number % step, pairs, step) for number in range(2 * step)]
+    assert all(len(set(four)) == 4 for four in of_pairs)
+    expected = [sum(both[pair][number // step] for pair in four) / 2 for number, four in enumerate(of_pairs)]
+    assert hardened_gaussian(count, bytes_of("x")) == pytest.approx(expected[:count], abs=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 11])
+def test_eight_words_decide_over_a_hardened_number(count: int) -> None:
+    pairs = 2 * (count + count % 2)
+    words = np.frombuffer(bytes_of("y")(16 * pairs), dtype="<i8")
+    before = hardened_gaussian(count, lambda size: words.tobytes())
+    assert len(words.tobytes()) == 32 * (count + count % 2)
+    decided = np.zeros((2, pairs, count), dtype=bool)  # by the radius and by the angle of a pair
+    for place in range(2 * pairs):
+        other = words.copy()
+        other[place] ^= 2**61
+        changed = hardened_gaussian(count, lambda size, other=other: other.tobytes()) != before
+        decided[place // pairs, place % pairs] = changed
+    assert np.array_equal(decided[0], decided[1])  # the words of a pair go together
+    assert decided[0].sum(0).tolist() == [4] * count  # and each number is made of four pairs
 
 
 def test_large_requests_are_made_in_parts() -> None:
@@ -81,7 +112,7 @@ def test_large_requests_are_made_in_parts() -> None:
         return os.urandom(count)
 
     assert len(hardened_gaussian(300_001, read)) == 300_001
-    assert sum(sizes) in range(32 * 300_001, 32 * 300_001 + 17)
+    assert sum(sizes) in range(32 * 300_001, 32 * 300_001 + 33)
     assert max(sizes) <= 2**23
 
 

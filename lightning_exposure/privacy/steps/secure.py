@@ -10,7 +10,8 @@ in double precision. The radius is taken from 63 bits, so that the tails reach a
 **The digits.** Normal numbers in floating point are not all equally likely: some values never come out, and which ones
 do differs with what the noise is added to. Whoever sees all digits of a noisy gradient could tell some sums from others
 that way. So each number is the half of the sum of four independent ones, as in Opacus' secure mode: what comes out can
-then be reached in so many ways that nobody can count them. The sum with the gradient is made in double precision too,
+then be reached in so many ways that nobody can count them. The four are of four different pairs, which are eight words:
+the two of one pair share theirs, and would leave fewer ways. The sum with the gradient is made in double precision too,
 and rounded once, when it is done.
 
 Randomness is an argument: every function takes what reads bytes, `os.urandom` unless a test gives others.
@@ -75,12 +76,15 @@ def hardened_gaussian(count: int, read: Read = os.urandom) -> NDArray[np.float64
 
     Args:
         count: How many.
-        read: Gives random bytes: 32 for each.
+        read: Gives random bytes: 32 for each, and 32 more if their number is odd.
     """
     found = np.empty(count)
     for begin in range(0, count, _CHUNK):
         some = min(_CHUNK, count - begin)
-        found[begin : begin + some] = gaussian(_SUMMED * some, read).reshape(_SUMMED, some).sum(0)
+        half = -(-some // 2)
+        # The first number of every pair is in the first half, the second in the other: each is summed by itself.
+        summed = gaussian(_SUMMED * 2 * half, read).reshape(2, _SUMMED, half).sum(1)
+        found[begin : begin + some] = summed.ravel()[:some]
     found /= math.sqrt(_SUMMED)
     return found
 
