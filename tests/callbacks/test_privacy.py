@@ -337,6 +337,21 @@ def test_an_exception_leaves_nothing_behind(tmp_path: Path) -> None:
     assert callback.steps == 2 + 2 * STEPS
 
 
+@pytest.mark.filterwarnings("ignore:Found .* in eval mode at the start of training")
+def test_a_module_in_eval_mode_trains_in_it_as_lightning_lets_it(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    ends = []
+    for settings in ({}, {"max_physical_batch_size": 4}):
+        module = Module("transformer").eval()
+        before = weights(module)
+        trainer(tmp_path, privacy(**settings), max_epochs=1).fit(module, Data())
+        assert not module.training
+        assert not same(before, weights(module))
+        ends.append(weights(module))
+    for name, value in ends[0].items():
+        torch.testing.assert_close(ends[1][name], value, msg=name)
+
+
 def test_validation_testing_and_prediction_are_left_alone(tmp_path: Path) -> None:
     callback, module = privacy(), Module()
     run = trainer(tmp_path, callback, gradient_clip_val=1.0)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from lightning_exposure.errors import ArgumentError, ModelError
 from lightning_exposure.privacy.clipping.clipping import Clipping
 from tests.privacy.models import BATCH, NETWORKS, ROWS, SIZE, TIME, Tied, made, tokens, vectors
-from tests.privacy.per_example import in_one_pass, mean_of_squares
+from tests.privacy.per_example import assert_clips_like_a_loop, in_one_pass, mean_of_squares
 
 
 @pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
@@ -83,6 +83,39 @@ def test_measuring_between_forward_and_backward_leaves_no_trace() -> None:
         found = clipping.clipped_sum()
     for parameter, total in wanted.items():
         assert torch.equal(found[parameter], total)
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Embedding(ROWS, SIZE), nn.Dropout(0.5), nn.Linear(SIZE, 3))
+
+
+def test_a_module_that_trains_in_eval_mode_is_clipped_as_any_other() -> None:
+    assert_clips_like_a_loop(made(with_dropout).eval(), tokens())
+    assert_clips_like_a_loop(made(lambda: nn.Linear(SIZE, 3)).eval(), vectors())
+
+
+def test_a_look_in_eval_mode_with_gradients_leaves_no_trace_in_a_batch_in_training_mode() -> None:
+    model, inputs = made(Tied), tokens()
+    wanted, _ = in_one_pass(model, inputs, 1.0)
+    with Clipping(model, max_grad_norm=1.0) as clipping:
+        clipping.begin(BATCH)
+        loss = mean_of_squares(model, inputs)
+        model.eval()
+        assert model(tokens(2, 3)).requires_grad  # of another shape than the batch, and nobody goes back through it
+        model.train()
+        loss.backward()
+        found = clipping.clipped_sum()
+    for parameter, total in wanted.items():
+        assert torch.equal(found[parameter], total)
+
+
+def test_a_batch_that_is_put_into_eval_mode_halfway_is_refused_with_that_reason() -> None:
+    model = made(with_dropout)
+    with Clipping(model, max_grad_norm=1.0) as clipping:
+        clipping.begin(BATCH)
+        mean_of_squares(model.eval(), tokens()).backward()
+        with pytest.raises(ModelError, match="or the module was put into eval mode after the batch had begun"):
+            clipping.clipped_sum()
 
 
 @pytest.mark.parametrize(

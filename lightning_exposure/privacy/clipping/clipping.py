@@ -36,9 +36,10 @@ class Clipping:
     """Clips the gradient of each example of a batch to a norm, and sums them; in one backward pass.
 
     While it is attached, it listens to what goes into the layers and which gradients come back, between `begin` and
-    `clipped_sum`, in training mode with gradients enabled. Of those, the norm of every example's gradient and the
-    clipped sum are computed, mostly without the gradients themselves. Autograd is kept from computing gradients of
-    the parameters: after the backward pass their `grad` is None.
+    `clipped_sum`, with gradients enabled and the module in the mode in which it trains: training mode, unless it was in
+    eval mode when the batch began. Of those, the norm of every example's gradient and the clipped sum are computed,
+    mostly without the gradients themselves. Autograd is kept from computing gradients of the parameters: after the
+    backward pass their `grad` is None.
 
     `nn.LSTM`, `nn.GRU` and `nn.RNN` are run by kernels of this library meanwhile, with equal results.
 
@@ -102,11 +103,14 @@ class Clipping:
         self.examples: int | None = None
         self.remedy = ""
         self._saw_a_batch = False
+        self._trains_in_eval_mode = False
 
     @property
     def listening(self) -> bool:
         """Whether a forward pass now is one of the training, and to be recorded."""
-        return self.examples is not None and self.module.training and torch.is_grad_enabled()
+        # What trains without dropout is in eval mode all the time; what trains with it is put there to be measured.
+        in_its_mode = self.module.training or self._trains_in_eval_mode
+        return self.examples is not None and in_its_mode and torch.is_grad_enabled()
 
     def attach(self) -> None:
         """Begin to listen to the module's layers; done once, however often it is called.
@@ -152,6 +156,7 @@ class Clipping:
         if not self._listeners:
             raise ArgumentError("begin: nothing is listened to yet; call attach first.")
         self.examples = examples
+        self._trains_in_eval_mode = not self.module.training
         self.forget()
         self._check_layers()
         # What is left of the last step would look like a gradient that nobody clipped.
@@ -315,9 +320,10 @@ class Clipping:
             raise ModelError(
                 f"{', '.join(map(repr, outside))}: got a gradient that did not come through the layer it belongs to, "
                 "so it cannot be clipped. A weight was used outside of its layer's forward (as in "
-                "functional.linear(x, self.embedding.weight), or in a penalty in the loss), or its layer was unfrozen "
-                "after the clipping was attached. Call the layer itself, share a weight by giving two layers the same "
-                "parameter, use the optimizer's weight_decay, attach anew after unfreezing."
+                "functional.linear(x, self.embedding.weight), or in a penalty in the loss), its layer was unfrozen "
+                "after the clipping was attached, or the module was put into eval mode after the batch had begun. Call "
+                "the layer itself, share a weight by giving two layers the same parameter, use the optimizer's "
+                "weight_decay, attach anew after unfreezing, leave the mode as it is in the training step."
             )
 
     def _refuse_idle_layers(self) -> None:
