@@ -91,9 +91,8 @@ class AuditCallback(CanaryCallback):
         batch_size: int = 4096,
     ) -> None:
         schedule = Schedule(every_n_epochs)
-        if delta is not None:
-            check_delta(delta, pure=True)
-        check_confidence(confidence)
+        delta = None if delta is None else check_delta(delta, pure=True)
+        confidence = check_confidence(confidence)
         flag("baseline", baseline)
         flag("raise_on_alarm", raise_on_alarm)
         canaries = audited(canaries) if isinstance(canaries, CanarySet) else canaries

@@ -23,7 +23,7 @@ from lightning_exposure.privacy.steps.parts import part_sizes
 from lightning_exposure.privacy.steps.poisson import generators
 from lightning_exposure.privacy.steps.proof import UsersOfProcess
 from lightning_exposure.privacy.users.grouping import Grouped
-from lightning_exposure.privacy.users.membership import Users, name_users
+from lightning_exposure.privacy.users.membership import Users, check_user, name_users
 
 NAMES = [name for name, count in (("ann", 7), ("bob", 1), ("cyd", 3), ("dan", 5)) for _ in range(count)]
 RECORDS = [{"user": NAMES[(5 * k) % 16], "text": f"{k}"} for k in range(16)]  # in any order
@@ -116,6 +116,52 @@ def test_a_function_that_fails_is_named_with_its_record_and_does_not_show_it() -
 def test_what_is_neither_a_function_nor_names_is_refused(user: Any) -> None:
     with pytest.raises(ArgumentError, match=r"user is .*; expected a function that names the user of a record, or the"):
         name_users(RECORDS, user, max_records_per_user=4)
+
+
+NOBODY = r"user is .*; expected a function that names the user of a record, or the names, one for each record. For ex"
+NO_NAME = "; expected something that is equal for all records of a user and can be hashed, such as a text or a number"
+
+
+class Missing:
+    """As pandas' NA: whoever asks whether it is equal to something gets no answer."""
+
+    def __ne__(self, other: object) -> bool:
+        raise TypeError("boolean value of NA is ambiguous")
+
+    __eq__ = __ne__
+
+    def __hash__(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("user", "problem"),
+    [
+        ([], NOBODY),
+        ((), NOBODY),
+        (np.array([]), NOBODY),
+        (torch.tensor([]), NOBODY),
+        (np.array(3), NOBODY),
+        (torch.tensor(3), NOBODY),
+        (np.zeros((3, 2)), r"user is a ndarray of shape \(3, 2\); expected one name for each record, in one dimension"),
+        (torch.zeros(2, 1, 1), r"user is a Tensor of shape \(2, 1, 1\); expected one name for each record"),
+        ([None, None], r"user\[0\] is None" + NO_NAME),
+        ([[1], [2]], r"user\[0\] is a list, which cannot be hashed," + NO_NAME),
+        (["ann", math.nan], r"user\[1\] is nan" + NO_NAME),
+        (np.array([1.0, np.nan]), r"user\[1\] is nan" + NO_NAME),
+        (["ann", Missing()], r"user\[1\] is a Missing, which cannot be compared," + NO_NAME),
+    ],
+)
+def test_lists_that_name_nobody_are_refused_before_there_is_a_dataset(user: Any, problem: str) -> None:
+    with pytest.raises(ArgumentError, match=problem):
+        check_user(user)
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor])
+def test_a_column_of_names_is_one_list_of_them(kind: Any) -> None:
+    column = kind([[1], [2], [1]])
+    check_user(column)
+    assert name_users(range(3), column, max_records_per_user=4).of_record.tolist() == [0, 1, 0]
 
 
 def test_names_for_other_records_are_refused() -> None:

@@ -46,11 +46,12 @@ class Protection:
     max_physical_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse what cannot be; numbers of other libraries become Python's own."""
         choice("unit", self.unit, UNITS)
         most, physical = self.max_records_per_user, self.max_physical_batch_size
         if physical is not None:
-            whole_number("max_physical_batch_size", physical, at_least=1)
+            physical = whole_number("max_physical_batch_size", physical, at_least=1)
+            object.__setattr__(self, "max_physical_batch_size", physical)
         if self.unit == "record":
             for name, value in (("user", self.user), ("max_records_per_user", most)):
                 if value is not None:
@@ -64,7 +65,8 @@ class Protection:
                 "how many records of one user may be in a batch, with unit='user'",
                 "Twice the median number of records of a user is a good start.",
             )
-        whole_number("max_records_per_user", most, at_least=1)
+        most = whole_number("max_records_per_user", most, at_least=1)
+        object.__setattr__(self, "max_records_per_user", most)
         if physical is not None and most > physical:
             raise refusal(
                 "max_records_per_user",

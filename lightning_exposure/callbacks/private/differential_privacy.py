@@ -161,11 +161,11 @@ class DifferentialPrivacy(Callback):
         )
         self.max_grad_norm = number("max_grad_norm", max_grad_norm, above=0)
         self.clipping = chosen_clipping(clipping, self.max_grad_norm, self.budget.noise_multiplier)
-        self.delta = float(delta)
+        self.delta = self.budget.delta
         self.loss_reduction = choice("loss_reduction", loss_reduction, REDUCTIONS)
-        self.unit, self.user, self.max_records_per_user = unit, user, max_records_per_user
-        self.max_physical_batch_size = max_physical_batch_size
         self.protection = Protection(unit, user, max_records_per_user, max_physical_batch_size)
+        self.unit, self.user, self.max_records_per_user = unit, user, self.protection.max_records_per_user
+        self.max_physical_batch_size = self.protection.max_physical_batch_size
         self.seed = None if seed is None else whole_number("seed", seed, at_least=0)
         self.secure = flag("secure", secure)
         refusals.refuse_seeded(self.seed, secure=self.secure)

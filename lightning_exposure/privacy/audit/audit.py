@@ -153,8 +153,8 @@ def audit(
         (True, True)
     """
     inside, outside = checked_scores(scores_in, scores_out)
-    check_delta(delta, pure=True)
-    check_confidence(confidence)
+    delta = check_delta(delta, pure=True)
+    confidence = check_confidence(confidence)
     records = whole_number("records", records, at_least=1)
     choice("bound", bound, get_args(Bound))
     if bound == "gaussian" and delta == 0.0:

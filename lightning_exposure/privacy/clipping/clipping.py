@@ -86,8 +86,8 @@ class Clipping:
         loss_reduction: LossReduction = "mean",
         per_layer: bool = False,
     ) -> None:
-        number("max_grad_norm", max_grad_norm, above=0)
-        choice("loss_reduction", loss_reduction, REDUCTIONS)
+        max_grad_norm = number("max_grad_norm", max_grad_norm, above=0)
+        loss_reduction = choice("loss_reduction", loss_reduction, REDUCTIONS)
         self.module = module
         self._refuse_another()
         refuse_unsupported(module)
@@ -152,10 +152,10 @@ class Clipping:
                 anything in its place, and the clipped sum is zero. `Grouped([2, 1, 3])` for examples of which the
                 first two belong to one user, and so on: then the sum of the gradients of each user is clipped.
         """
-        whole_number("examples", examples, at_least=0)
+        count = whole_number("examples", examples, at_least=0)
         if not self._listeners:
             raise ArgumentError("begin: nothing is listened to yet; call attach first.")
-        self.examples = examples
+        self.examples = examples if isinstance(examples, int) else count  # one of users knows who belongs together
         self._trains_in_eval_mode = not self.module.training
         self.forget()
         self._check_layers()

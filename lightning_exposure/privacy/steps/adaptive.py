@@ -76,13 +76,17 @@ class AdaptiveClipping:
     most: float = 1e3
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        number("quantile", self.quantile, above=0, below=1)
-        number("learning_rate", self.learning_rate, above=0)
-        number("least", self.least, above=0)
-        number("most", self.most, at_least=self.least, remedy="No norm could be within both limits.")
+        """Refuse what cannot be; numbers of other libraries become Python's own."""
+        checked = {
+            "quantile": number("quantile", self.quantile, above=0, below=1),
+            "learning_rate": number("learning_rate", self.learning_rate, above=0),
+            "least": number("least", self.least, above=0),
+            "most": number("most", self.most, at_least=self.least, remedy="No norm could be within both limits."),
+        }
         if self.count_noise is not None:
-            number("count_noise", self.count_noise, above=0)
+            checked["count_noise"] = number("count_noise", self.count_noise, above=0)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     def check_noise(self, noise_multiplier: float) -> None:
         """Refuse so little noise on the count that the two queries together could not be told to the accountant.

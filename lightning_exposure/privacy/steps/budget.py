@@ -52,7 +52,7 @@ class Budget:
     accountant: AccountantName = "prv"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse what cannot be; numbers of other libraries become Python's own."""
         noise, target, largest = self.noise_multiplier, self.target_epsilon, self.max_epsilon
         if (noise is None) == (target is None):
             raise ArgumentError(
@@ -60,11 +60,11 @@ class Budget:
                 "other follows from it."
             )
         if noise is not None:
-            number("noise_multiplier", noise, at_least=0)
+            object.__setattr__(self, "noise_multiplier", number("noise_multiplier", noise, at_least=0))
         for name, value in (("target_epsilon", target), ("max_epsilon", largest)):
             if value is not None:
-                number(name, value, above=0)
-        check_delta(self.delta)
+                object.__setattr__(self, name, number(name, value, above=0))
+        object.__setattr__(self, "delta", check_delta(self.delta))
         check_accountant(self.accountant)
         if largest is not None and noise == 0:
             raise refusal(
@@ -99,7 +99,7 @@ class Budget:
             ArgumentError: No noise is enough.
         """
         if self.noise_multiplier is not None:
-            return float(self.noise_multiplier)
+            return self.noise_multiplier
         assert self.target_epsilon is not None
         if steps == math.inf:
             raise FitError(

@@ -58,8 +58,8 @@ def private_optimizer(
         >>> layer.weight.grad.shape
         torch.Size([1, 3])
     """
-    number("noise_multiplier", noise_multiplier, at_least=0)
-    number("expected_batch_size", expected_batch_size, above=0)
+    noise_multiplier = number("noise_multiplier", noise_multiplier, at_least=0)
+    expected_batch_size = number("expected_batch_size", expected_batch_size, above=0)
     _refuse_other_parameters(optimizer, clipping.module)
     kind = _DistributedClippedOptimizer if distributed else ClippedOptimizer
     return kind(

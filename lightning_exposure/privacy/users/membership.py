@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import Enum
 from types import NoneType
 from typing import Any
@@ -14,11 +14,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lightning_exposure._checks import refusal, whole_number
-from lightning_exposure.errors import DataError
+from lightning_exposure.errors import ArgumentError, DataError
 from lightning_exposure.privacy.steps.secure import AnyGenerator, permutation
 
 UserOf = Callable[[Any], Hashable] | Sequence[Hashable]
 """Names the user of a record; or the names of all of them, one for each record."""
+
+_NAME = (
+    "something that is equal for all records of a user and can be hashed, such as a text or a number. Where nobody "
+    "knows whose a record is, give it a name of its own, or leave it out of the data."
+)
 
 
 class Users:
@@ -106,7 +111,7 @@ def name_users(
         counted: Passes the numbers of the records on, and may show how far it is.
 
     Raises:
-        ArgumentError: `user` is neither.
+        ArgumentError: `user` is neither, or one of the names is none.
         DataError: It fails for a record, or gives something that is no name.
 
     Example:
@@ -135,25 +140,53 @@ def check_user(user: object) -> None:
     """Refuse what can name no users.
 
     Raises:
-        ArgumentError: It is neither a function nor names.
+        ArgumentError: It is neither a function nor names, or one of them is no name.
+
+    Example:
+        >>> check_user(["ann", "bob", None])
+        Traceback (most recent call last):
+        ...
+        lightning_exposure.errors.ArgumentError: user[2] is None; expected something that is equal for all records ...
     """
-    if not callable(user) and not _is_listed(user):
-        raise refusal(
-            "user",
-            user,
-            "a function that names the user of a record, or the names, one for each record",
-            "For example: user=lambda record: record['author'].",
-            with_type=True,
+    if not callable(user):
+        _names_of(user)
+
+
+def _names_of(user: Any) -> list[Any]:
+    """Names, one after the other: of a list, an array, a tensor or a column of a table."""
+    shape = tuple(getattr(user, "shape", (0,)))
+    listed = hasattr(user, "__len__") and hasattr(user, "__getitem__") and not isinstance(user, str | bytes | Mapping)
+    if not listed or not shape:
+        raise _no_names(user)
+    if len(shape) == 2 and shape[1] == 1 and hasattr(user, "reshape"):
+        user = user.reshape(-1)
+    elif len(shape) > 1:
+        raise ArgumentError(
+            f"user is a {type(user).__name__} of shape {shape}; expected one name for each record, in one dimension. "
+            "Of a table, give the column with the names."
         )
+    names = user.tolist() if hasattr(user, "tolist") else list(user)
+    if not names:
+        raise _no_names(user)
+    for place, name in enumerate(names):
+        problem = _problem(_plain(name))
+        if problem:
+            raise ArgumentError(f"user[{place}] is {problem}; expected {_NAME}")
+    return names
 
 
-def _is_listed(user: object) -> bool:
-    return hasattr(user, "__len__") and hasattr(user, "__getitem__") and not isinstance(user, str | bytes | dict)
+def _no_names(user: Any) -> ArgumentError:
+    return refusal(
+        "user",
+        user,
+        "a function that names the user of a record, or the names, one for each record",
+        "For example: user=lambda record: record['author'].",
+        with_type=True,
+    )
 
 
 def _listed(user: Any, records: int, special: int) -> list[Any]:
-    check_user(user)
-    names = user.tolist() if hasattr(user, "tolist") else list(user)
+    names = _names_of(user)
     if len(names) != records - special:
         raise DataError(
             f"user has {len(names)} names, and the training dataset has {records - special} records; expected one for "
@@ -182,13 +215,9 @@ def _checked(name: Any, record: int) -> Hashable:
     A tensor, or any object that knows no equals, is hashable too: every record would be a user of its own.
     """
     found: Hashable = _plain(name)
-    problem = "None" if found is None else _problem(found)
+    problem = _problem(found)
     if problem:
-        raise DataError(
-            f"user has given {problem} for record {record} of the training dataset; expected something that is equal "
-            "for all records of a user and can be hashed, such as a text or a number. Where nobody knows whose a "
-            "record is, give it a name of its own, or leave it out of the data."
-        )
+        raise DataError(f"user has given {problem} for record {record} of the training dataset; expected {_NAME}")
     return found
 
 
@@ -202,20 +231,30 @@ def _plain(name: Any) -> Any:
 
 
 def _problem(name: Any) -> str:
-    """Why a name could differ from that of another record of the same user; empty if it could not."""
+    """Why something is no name: it is None, or could differ from that of another record of the same user.
+
+    Empty if it is one.
+    """
+    return "None" if name is None else _difference(name)
+
+
+def _difference(name: Any) -> str:
     kind = type(name).__name__
     if isinstance(name, str | bytes | int):
         return ""
     if isinstance(name, tuple | frozenset):
-        return next((f"{found} in a {kind}" for found in map(_problem, name) if found), "")
+        return next((f"{found} in a {kind}" for found in map(_difference, name) if found), "")
     if isinstance(name, Tensor):
         return f"a Tensor of shape {tuple(name.shape)}"
     try:
         hash(name)
     except TypeError:
         return f"a {kind}, which cannot be hashed,"
-    if name != name:
-        return "nan"
+    try:
+        if name != name:
+            return "nan"
+    except Exception:  # what is missing in a table may not even say whether it is equal to itself
+        return f"a {kind}, which cannot be compared,"
     if isinstance(name, type | Enum | NoneType):
         return ""
     if getattr(type(name), "__hash__", None) is object.__hash__ or not _equals_copy(name):
