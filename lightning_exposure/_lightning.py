@@ -8,7 +8,7 @@ needed.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -205,9 +205,9 @@ class _Without:
 
 
 class StepMetrics:
-    """What several passes through `training_step` log with `on_step=True`, made into one value for the step.
+    """What several passes through `training_step` log, made into one value for the step.
 
-    What is logged with `on_epoch=True` adds up by itself.
+    What is logged with `on_epoch=True` adds up by itself, but for a loss that is a sum: to Lightning it is a mean.
 
     Args:
         trainer: That trains.
@@ -217,6 +217,7 @@ class StepMetrics:
         self._trainer = trainer
         self._results = trainer.fit_loop.epoch_loop._results
         self._found: dict[str, list[tuple[Any, int]]] = {}
+        self._heard: list[dict[str, list[tuple[Any, int]]]] = []
 
     @contextmanager
     def another_pass(self, batch: Any) -> Iterator[None]:
@@ -234,11 +235,29 @@ class StepMetrics:
     def counted(self, weight: int) -> Iterator[None]:
         """A pass is inside, of so many examples."""
         before = {key: result._forward_cache for key, result in self._results.items()}
-        yield
+        with self._hearing():
+            yield
         for key, result in self._results.items():
             value = result._forward_cache
             if result.meta.on_step and value is not None and value is not before.get(key):
                 self._found.setdefault(key, []).append((value, weight))
+
+    @contextmanager
+    def _hearing(self) -> Iterator[None]:
+        """Note each value that is logged inside, and the size of its batch."""
+        results, heard = self._results, dict[str, list[tuple[Any, int]]]()
+        update = results.update_metrics
+
+        def update_metrics(key: str, value: Any, batch_size: int) -> None:
+            heard.setdefault(key, []).append((value, batch_size))
+            update(key, value, batch_size)
+
+        results.update_metrics = update_metrics
+        try:
+            yield
+        finally:
+            del results.update_metrics
+        self._heard.append(heard)
 
     @contextmanager
     def unheard(self) -> Iterator[None]:
@@ -250,14 +269,43 @@ class StepMetrics:
         finally:
             loop._results = self._results
 
-    def finish(self) -> None:
-        """After the last pass: log the mean, the sum, the largest or the smallest value, as `reduce_fx` says."""
+    def finish(self, summed: Sequence[Any] | None = None) -> None:
+        """After the last pass: log the mean, the sum, the largest or the smallest value, as `reduce_fx` says.
+
+        Args:
+            summed: The losses of the passes, if that of the step is their sum: then what was logged of each is added
+                up too, where `reduce_fx` says mean. None: it is their mean.
+        """
+        keys = {key for heard in self._heard for key in heard}
+        losses = set() if summed is None else {key for key in keys if self._is_loss(key, summed)}
         for key, values in self._found.items():
             result = self._results[key]
-            value = _reduced(values, result.meta)
+            value = sum(value for value, _ in values) if key in losses else _reduced(values, result.meta)
             result._forward_cache = value
             if result.is_tensor and not result.meta.on_epoch:
                 result.value = value
+        for key in losses:
+            self._add_up(key)
+
+    def _is_loss(self, key: str, losses: Sequence[Any]) -> bool:
+        """Whether a value is the loss: in each of the passes that have one."""
+        result, logged = self._results[key], [heard.get(key, []) for heard in self._heard]
+        if not result.is_tensor or not result.meta.is_mean_reduction:
+            return False
+        pairs = list(zip(logged, losses, strict=True))
+        if any(len(values) != (loss is not None) for values, loss in pairs):
+            return False
+        return all(float(values[0][0]) == float(loss.to(values[0][0].dtype)) for values, loss in pairs if values)
+
+    def _add_up(self, key: str) -> None:
+        """Put the sum of all passes into the mean over an epoch, in the place of their mean."""
+        result = self._results[key]
+        if not result.meta.on_epoch:
+            return
+        values = [(value.to(result.value), size) for heard in self._heard for value, size in heard.get(key, [])]
+        counted = sum(value * size for value, size in values)
+        result.value = result.value - counted + sum(value for value, _ in values) * sum(size for _, size in values)
+        result._computed = None
 
 
 def _reduced(values: list[tuple[Any, int]], meta: Any) -> Any:

@@ -213,6 +213,35 @@ def test_values_of_a_step_are_weighed(tmp_path: Path) -> None:
     assert (found["largest"], found["sum"]) == (4, 6)
 
 
+def test_a_loss_that_is_a_sum_is_added_up_and_other_means_are_not(tmp_path: Path) -> None:
+    class Summing(Module):
+        def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+            loss = self.layer(batch).sum()
+            self.log("sum", loss, on_step=True, on_epoch=True)
+            self.log("mean", batch.mean(), on_step=True, on_epoch=True)
+            return loss
+
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+            def closure() -> Any:
+                metrics = StepMetrics(self.trainer)
+                with metrics.counted(1):
+                    losses = [optimizer_closure()]
+                with metrics.another_pass(torch.ones(3, 1)), metrics.counted(3):
+                    losses.append(train_on(self.trainer, torch.full((3, 1), 2.0), batch_idx))
+                metrics.finish(losses)
+                self.losses = [float(loss) for loss in losses]
+                assert "update_metrics" not in vars(self.trainer.fit_loop.epoch_loop._results)
+                return losses[0]
+
+            super().optimizer_step(epoch, batch_idx, optimizer, closure)
+
+    module, run = Summing(), trainer(tmp_path, max_steps=1)
+    run.fit(module, loader())
+    found = {name: float(value) for name, value in run.callback_metrics.items()}
+    assert found["sum_step"] == found["sum_epoch"] == pytest.approx(sum(module.losses), rel=1e-6)
+    assert found["mean_step"] == found["mean_epoch"] == (1 * 4 + 3 * 2) / 4
+
+
 def test_a_module_knows_its_trainer_by_the_attributes_that_are_named(tmp_path: Path) -> None:
     module = Module()
     assert set(TRAINER_LINKS) <= set(vars(module))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanMetric
 
@@ -207,6 +208,40 @@ def test_what_is_logged_is_that_of_the_whole_batch(tmp_path: Path) -> None:
     at_the_end = {name: float(value) for name, value in first.callback_metrics.items()}
     assert {"both_epoch", "both_step", "sum_epoch", "metric", "last_epoch"} <= set(at_the_end)
     assert {name: float(value) for name, value in second.callback_metrics.items()} == pytest.approx(at_the_end, 1e-5)
+
+
+class Summing(Module):  # type: ignore[misc, valid-type]
+    """Its loss is the sum over the examples; logs that in several ways, and means beside it."""
+
+    def __init__(self) -> None:
+        super().__init__("layers", "adam")
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        (tokens,) = batch
+        each = cross_entropy(self.net(tokens[:, :-1]).transpose(1, 2), tokens[:, 1:], reduction="none").mean(1)
+        loss = each.sum()
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        self.log("number", loss.item(), batch_size=3 * len(tokens), on_step=False, on_epoch=True)
+        self.log("now", loss, prog_bar=True)
+        self.log("mean", loss / len(tokens), on_step=True, on_epoch=True)
+        self.log("share", (tokens > 4).float().mean(), on_step=True, on_epoch=True)
+        self.log("total", loss, reduce_fx="sum", on_step=True, on_epoch=True)
+        self.log("largest", each.max(), reduce_fx="max", on_step=True, on_epoch=True)
+        return loss
+
+
+def test_a_loss_that_is_a_sum_is_added_up_where_it_is_logged_and_means_stay_means(tmp_path: Path, capsys: Any) -> None:
+    summed, whole, parts = {"loss_reduction": "sum"}, Watching(), Watching()
+    first = trained(tmp_path, None, Summing(), whole, settings=summed)[2]
+    assert "added up over the parts of a batch" not in capsys.readouterr().err
+    second = trained(tmp_path, 4, Summing(), parts, settings=summed)[2]
+    assert "log another sum divided by the number of examples" in capsys.readouterr().err
+    assert len(parts.found) == 2 * STEPS
+    for expected, found in zip(whole.found, parts.found, strict=True):
+        assert found == pytest.approx(expected, rel=1e-4)
+    at_the_end = {name: float(value) for name, value in first.callback_metrics.items()}
+    assert {"loss_epoch", "loss_step", "number", "now", "mean_epoch", "share_epoch", "total_epoch"} <= set(at_the_end)
+    assert {name: float(value) for name, value in second.callback_metrics.items()} == pytest.approx(at_the_end, 1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:You have overridden `on_after_batch_transfer`")

@@ -62,7 +62,9 @@ def announce(
     say(trainer, per_record if users is None else per_user)
 
 
-def announce_clipping(trainer: Trainer, clipping: Clipping, tracking: Tracking | None, *, secure: bool) -> None:
+def announce_clipping(
+    trainer: Trainer, clipping: Clipping, tracking: Tracking | None, *, secure: bool, in_parts: bool = False
+) -> None:
     """Say how examples are clipped, if not as a whole to one norm, and where the noise comes from.
 
     Args:
@@ -70,6 +72,7 @@ def announce_clipping(trainer: Trainer, clipping: Clipping, tracking: Tracking |
         clipping: Clips them.
         tracking: How the norm adapts; None: it does not.
         secure: Whether the noise is the operating system's.
+        in_parts: Whether a batch may be trained on in parts.
     """
     if clipping.per_layer:
         say(trainer, "Examples are clipped layer by layer, each to the clipping norm over the root of their number.")
@@ -80,6 +83,12 @@ def announce_clipping(trainer: Trainer, clipping: Clipping, tracking: Tracking |
             f"on the count of examples within it has a standard deviation of {tracking.count_noise:.4g}, and the "
             f"gradient a noise multiplier of {tracking.gradient_noise:.4g}: together they are one step with the noise "
             "multiplier that the accountant is told.",
+        )
+    if in_parts and clipping.loss_reduction == "sum":
+        say(
+            trainer,
+            "The loss that the training step logs is added up over the parts of a batch. Its other values are means, "
+            "weighed by examples: log another sum divided by the number of examples.",
         )
     if secure:
         say(trainer, "Batches and noise come from the operating system's cryptographic generator.")

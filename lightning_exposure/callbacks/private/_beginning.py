@@ -84,7 +84,8 @@ def begin_fit(
     tracking = force.tracking(noise, loader.batch_size * trainer.world_size)
     if outlook is not None:
         announce(trainer, loader, noise, force.norm, outlook, privacy.post_processing, norms=privacy.log_norms)
-        announce_clipping(trainer, clipping, tracking, secure=privacy.secure)
+        in_parts = privacy.max_physical_batch_size is not None
+        announce_clipping(trainer, clipping, tracking, secure=privacy.secure, in_parts=in_parts)
     settings = {"unit": privacy.unit, "clipping": force.name, "secure": privacy.secure}
     log_settings(trainer, {"accountant": privacy.budget.accountant, **settings})
     promise = Promise(

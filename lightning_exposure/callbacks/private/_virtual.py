@@ -102,7 +102,8 @@ class VirtualBatches:
         after.restore()
         for _ in range(self._passes - len(rest.sizes)):
             self._stand_in(metrics)
-        metrics.finish()
+        summed = self._steps.clipping.loss_reduction == "sum"
+        metrics.finish([loss for loss, _ in losses] if summed else None)
         loss = self._loss(losses)
         set_outputs_loss(closure, loss)
         return loss
