@@ -230,6 +230,30 @@ class Together(Gan):
         return says(logits[: len(images)], True) + says(logits[len(images) :], False)
 
 
+class Judge(nn.Module):
+    """A discriminator with a table of kinds, which it looks up for the last record first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds, self.layers = nn.Embedding(CLASSES, CLASSES), nn.Linear(SIZE + CLASSES, 1)
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        logits: Tensor = self.layers(torch.cat([images, self.kinds(labels.flip(0)).flip(0)], 1).tanh())
+        return logits
+
+
+class OtherOrder(Gan):
+    """One layer sees the records in another order, and its gradients count for others than those they are of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.discriminator = Judge()  # type: ignore[assignment]
+
+    def judged(self, images: Tensor, labels: Tensor) -> Tensor:
+        logits: Tensor = self.discriminator(images, labels)
+        return logits
+
+
 class NothingFrozen(Gan):
     """The generator's records are in the discriminator's gradient, as long as nobody clears it."""
 
@@ -284,6 +308,10 @@ MUTATIONS: dict[str, tuple[Callable[[], Gan], str]] = {
     "its own optimizer": (ItsOwnOptimizer, "The weights moved otherwise .*discriminator.0.weight" + STOPPED),
     "discriminator mixes": (LooksAround, "depends on the other examples of its batch" + STOPPED),
     "batch statistics in the generator": (BatchStatistics, r"'generator.1' \(statistics over the batch\)" + STOPPED),
+    "another order in one layer": (
+        OtherOrder,
+        r"and only in 'kinds' \(Embedding\): it is given the examples in another",
+    ),
     "real and generated in one pass": (Together, "dimension 0 should be the .* in a call of its own"),
     "generator first, and nothing frozen": (
         NothingFrozen,

@@ -9,6 +9,7 @@ import lightning as L  # noqa: N812
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import DataLoader, Dataset
 
 RECORDS, BATCH, WIDTH, TIME, VOCAB = 64, 16, 6, 5, 11
@@ -259,6 +260,33 @@ class SlowMean(Base):
         return super().hidden(x - self.mean)
 
 
+class SharedPositions(Tokens):
+    """As many steps as examples, and positions of shape (time,), which look like one of each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(RECORDS, 8)
+
+    def loss(self, batch: Any) -> Tensor:
+        steps = torch.arange(len(batch["tokens"]))
+        hidden = self.embed(batch["tokens"][:, steps % TIME]) + self.places(steps)
+        return functional.cross_entropy(self.out(hidden.tanh()).mean(1), batch["tokens"][:, 0])
+
+
+class SortsForPacking(Tokens):
+    """The recurrent layer alone sees the examples in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.GRU(8, 8, batch_first=True)
+
+    def loss(self, batch: Any) -> Tensor:
+        lengths, order = (batch["labels"] != PAD).sum(1).sort(descending=True)
+        packed = pack_padded_sequence(self.embed(batch["tokens"])[order], lengths, batch_first=True)
+        hidden, _ = pad_packed_sequence(self.rnn(packed)[0], batch_first=True, total_length=TIME)
+        return functional.cross_entropy(self.out(hidden[order.argsort()]).mean(1), batch["tokens"][:, 0])
+
+
 MIXING = {
     TokenMean: r"weighs each example .* lightning_exposure\.privacy\.per_example_loss\(logits, labels\)",
     MeanSubtracted: r"mixed by the training step, before 'head' is called",
@@ -278,4 +306,6 @@ MIXING = {
     FarNeighbours: r"mixed by the loss, which compares examples with each other",
     HardExamples: r"depends on the other examples of its batch",
     SlowMean: r"carries a state over from one batch to the next",
+    SharedPositions: r"and only in 'places' \(Embedding\): it is given .* Look up positions\[None\]",
+    SortsForPacking: r"and only in 'rnn' \(GRU\): it is given the examples in another order .*enforce_sorted=False",
 }

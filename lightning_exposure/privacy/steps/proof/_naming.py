@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lightning_exposure.privacy.clipping.recurrent_layers import KINDS
 from lightning_exposure.privacy.steps.proof.reruns.examples import Examples
 from lightning_exposure.privacy.steps.proof.reruns.rows import tensors_of
 
@@ -38,6 +39,23 @@ def who_mixes(module: nn.Module, examples: Examples, first: Any, second: Any, co
         if not same_inputs and differing is None:
             differing = name
     return None if differing is None else f"the training step, before {differing!r} is called"
+
+
+def shown_others(module: nn.Module, parameters: list[str]) -> str | None:
+    """The layers that some parameters belong to, if these can be shown other examples than the rest of a model is.
+
+    What goes into a table, or as a packed sequence into a recurrent layer, need not say whose it is.
+
+    >>> shown_others(nn.Sequential(nn.Embedding(2, 2), nn.LSTM(2, 2)), ["0.weight", "1.bias_ih_l0", "1.bias_hh_l0"])
+    "'0' (Embedding), '1' (LSTM)"
+    >>> shown_others(nn.Sequential(nn.Linear(2, 2), nn.LSTM(2, 2)), ["0.weight"])
+    """
+    layers = {
+        name: module.get_submodule(name) for name in dict.fromkeys(name.rpartition(".")[0] for name in parameters)
+    }
+    if not all(isinstance(layer, (nn.Embedding, *KINDS)) for layer in layers.values()):
+        return None
+    return ", ".join(f"{name!r} ({type(layer).__name__})" for name, layer in layers.items())
 
 
 def _calls(module: nn.Module, examples: Examples, batch: Any, count: int, place: int) -> list[Call]:

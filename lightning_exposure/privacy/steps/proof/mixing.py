@@ -16,7 +16,7 @@ from torch import nn
 
 from lightning_exposure.errors import FitError, MixingError
 from lightning_exposure.privacy.steps.proof._error import STOPPED
-from lightning_exposure.privacy.steps.proof._naming import who_mixes
+from lightning_exposure.privacy.steps.proof._naming import shown_others, who_mixes
 from lightning_exposure.privacy.steps.proof.reruns.examples import Examples, Seen
 from lightning_exposure.privacy.steps.proof.reruns.rows import BatchRows
 from lightning_exposure.privacy.users.grouping import Grouped, groups_of, spans_of, units_of
@@ -292,6 +292,18 @@ class MixingProbe:
         batches = (pair.rows.take(pair.first), pair.rows.take(second))
         named_by = (who_mixes(self._module, self._examples, *batches, len(second), row) for row in pair.span(place))
         where = next((name for name in named_by if name is not None), None)
+        apart = [name for name in one.parts if self._differ(one.within([name]), other.within([name]))]
+        apart = apart if len(apart) < sum(norm > 0 for norm in one.norms.values()) else []
+        alone = shown_others(self._examples.module, apart)
+        if where is None and alone:
+            return MixingError(
+                "The gradient of an example depends on the other examples of its batch, though nothing that the "
+                f"layers return does, and only in {alone}: it is given the examples in another "
+                "order than the other layers, or something that they share, or the loss compares what it returns for "
+                f"different examples. {STOPPED} Sort no batch before it is packed: pack_padded_sequence(..., "
+                "enforce_sorted=False). Look up positions[None], and not positions of shape (time,): in a batch of as "
+                "many examples, they would be one of each."
+            )
         if where is None and one.is_parallel_to(other, 1e-3):
             return MixingError(
                 "The gradient of an example depends on the other examples of its batch: the loss weighs each example "
@@ -304,7 +316,8 @@ class MixingProbe:
         return MixingError(
             f"The gradient of an example depends on the other examples of its batch. They are mixed by {named}. "
             f"{STOPPED} Let every example be computed by itself: statistics over a batch, sorting, attention or "
-            "losses between examples are not possible; nn.LayerNorm and nn.GroupNorm are."
+            "losses between examples are not possible; nn.LayerNorm and nn.GroupNorm are. Instead of sorting for "
+            "packed sequences, use pack_padded_sequence(..., enforce_sorted=False)."
         )
 
     def _check_clipping(self, batch: Any, alone: Seen, examples: int) -> None:

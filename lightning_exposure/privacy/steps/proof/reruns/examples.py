@@ -102,7 +102,7 @@ class Examples:
     @property
     def blocks(self) -> list[list[str]]:
         """The names of the parameters over which each norm is taken."""
-        names = {value: name for name, value in self._module.named_parameters()}
+        names = {value: name for name, value in self.module.named_parameters()}
         return [[names[value] for value in block] for block in self._clipping.blocks]
 
     @contextlib.contextmanager
@@ -141,7 +141,7 @@ class Examples:
 
         def gradients() -> Gradients:
             self._clipping.examples = None  # nobody listens
-            named = [(name, value) for name, value in self._module.named_parameters() if value.requires_grad]
+            named = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
             found = self._plain_gradients(batch, [value for _, value in named], times)
             for (name, value), part in zip(named, found, strict=True):
                 yield name, [torch.zeros_like(value) if part is None else part.detach()]
@@ -154,7 +154,7 @@ class Examples:
         def gradients() -> Gradients:
             self._clipping.begin(examples)
             self._backward(batch, times)
-            names = {value: name for name, value in self._module.named_parameters()}
+            names = {value: name for name, value in self.module.named_parameters()}
             return ((names[value], [part]) for value, part in self._clipping.clipped_sum().items())
 
         return self._run(gradients)[0]
@@ -190,7 +190,8 @@ class Examples:
                 value.data.copy_(before)
 
     @property
-    def _module(self) -> nn.Module:
+    def module(self) -> nn.Module:
+        """Whose gradients they are."""
         return self._clipping.module
 
     def _forward(self, batch: Any) -> None:
