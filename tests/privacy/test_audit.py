@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -382,13 +384,39 @@ def test_one_more_right_guess_never_lowers_a_bound(bound: Any) -> None:
         ([1.0, float("nan")], [1.0], r"scores_in\[1\] is nan, and 1 of 2 are not finite"),
         ([1.0], [float("-inf"), 2.0], r"scores_out\[0\] is -inf.*diverged"),
         ([[1.0]], [1.0], r"scores_in is an array of shape \(1, 1\); expected a list of numbers"),
-        (["high"], [1.0], r"scores_in is \['high'\]; expected a list of numbers"),
+        (["high"], [1.0], r"scores_in\[0\] is 'high', of type str; expected a number"),
+        ([1.0, "2"], [1.0], r"scores_in\[1\] is '2', of type str; expected a number"),
+        (np.array(["1", "2"]), [1.0], r"scores_in\[0\] is .*'1'.*; expected a number"),
+        ([1.0], [None], r"scores_out\[0\] is None, of type NoneType; expected a number"),
+        ([1j], [1.0], r"scores_in\[0\] is 1j, of type complex; expected a number"),
+        ([[1.0], [2.0, 3.0]], [1.0], r"scores_in is a list of 2; expected a list of numbers\.$"),
+        ({1.0, 2.0}, [1.0], r"scores_in is a set of 2; expected a list of numbers\.$"),
+        (torch.zeros(4, 1), [1.0], r"scores_in is an array of shape \(4, 1\); expected a list of numbers\. Flatten it"),
+        (torch.tensor(1.0), [1.0], r"scores_in is an array of shape \(\); expected a list of numbers"),
         ([1.0] * 1000, [0.0] * 10, "scores_in has 1000 and scores_out 10: fair coins.*holdout=0.5"),
     ],
 )
 def test_scores_that_prove_nothing_are_refused(scores_in: Any, scores_out: Any, message: str) -> None:
     with pytest.raises(ScoreError, match=message):
         audit(scores_in, scores_out)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda scores: torch.tensor(scores, requires_grad=True),
+        lambda scores: torch.tensor(scores, dtype=torch.bfloat16),
+        lambda scores: [torch.tensor(score, requires_grad=True) for score in scores],
+        lambda scores: [torch.tensor(score, dtype=torch.bfloat16) for score in scores],
+        lambda scores: torch.tensor(scores).int(),
+        lambda scores: np.array(scores, dtype=np.float16),
+        lambda scores: tuple(map(Fraction, scores)),
+    ],
+)
+def test_scores_may_come_as_a_model_gives_them(kind: Any) -> None:
+    inside, outside = [3.0, 2.0, 5.0], [1.0, 0.0]
+    assert audit(kind(inside), kind(outside)) == audit(inside, outside)
+    assert auc(kind(inside), kind(outside)) == 1.0
 
 
 def test_arguments_out_of_range_are_refused() -> None:

@@ -5,6 +5,9 @@ A higher score means: more likely a member. Scores that are equal tell nothing a
 
 from __future__ import annotations
 
+from collections.abc import Sized
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
@@ -16,19 +19,24 @@ Floats = NDArray[np.float64]
 
 
 def checked_scores(scores_in: ArrayLike, scores_out: ArrayLike) -> tuple[Floats, Floats]:
-    """Both as arrays of numbers.
+    """Both as arrays of numbers; tensors of any precision, on any device, with or without gradients, are lists too.
 
     Raises:
-        ScoreError: One of them is empty, is not a list, or holds NaN or infinity.
+        ScoreError: One of them is empty, is not a list, or holds a text, NaN or infinity.
     """
     return _checked(scores_in, "scores_in", "inserted"), _checked(scores_out, "scores_out", "held out")
 
 
 def _checked(scores: ArrayLike, argument: str, kind: str) -> Floats:
     try:
-        array = np.asarray(scores, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise refusal(argument, scores, "a list of numbers", error=ScoreError) from error
+        found = np.asarray(_untied(scores))
+        place = _first_that_is_no_number(scores, found)
+        array = found.astype(np.float64) if place is None else found
+    except (TypeError, ValueError, RuntimeError) as error:
+        size = f" of {len(scores)}" if isinstance(scores, Sized) else ""
+        raise ScoreError(f"{argument} is a {type(scores).__name__}{size}; expected a list of numbers.") from error
+    if place is not None:
+        raise refusal(f"{argument}[{place}]", scores[place], "a number", error=ScoreError, with_type=True)  # type: ignore[index]
     if array.ndim != 1:
         raise ScoreError(f"{argument} is an array of shape {array.shape}; expected a list of numbers. Flatten it.")
     if not len(array):
@@ -43,6 +51,21 @@ def _checked(scores: ArrayLike, argument: str, kind: str) -> Floats:
             "numbers. Has the training diverged?"
         )
     return array
+
+
+def _untied(scores: Any) -> Any:
+    """Without what NumPy cannot read of tensors: gradients, other devices, half precision."""
+    if isinstance(scores, list | tuple):
+        return [_untied(score) for score in scores]
+    return scores.detach().cpu().double().numpy() if hasattr(scores, "detach") else scores
+
+
+def _first_that_is_no_number(scores: Any, found: NDArray[Any]) -> int | None:
+    """Where it is: NumPy would read the numbers in texts, take dates for some, and half of what is complex."""
+    if found.ndim != 1 or found.dtype.kind not in "USOMmc":
+        return None
+    listed = scores if isinstance(scores, list | tuple) else found.tolist()
+    return next((place for place, score in enumerate(listed) if not hasattr(score, "__float__")), None)
 
 
 def auc(scores_in: ArrayLike, scores_out: ArrayLike) -> float:
