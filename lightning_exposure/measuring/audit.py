@@ -243,7 +243,13 @@ def audited(canaries: CanarySet) -> CanarySet:
     rates = sorted({canary.holdout for canary in chosen} - {0.5})
     remedy = "Draw them with CanarySet.draw(format, repetitions=[1] * 200, holdout=0.5)."
     if not chosen:
-        raise ArgumentError(f"canaries has {len(canaries)}, none drawn with a holdout; expected some. {remedy}")
+        coins = any(canary.holdout for canary in canaries)
+        what = (
+            "none that is in the training data if its coin says so: all have 0 repetitions"
+            if coins
+            else ("none drawn with a holdout")
+        )
+        raise ArgumentError(f"canaries has {len(canaries)}, {what}; expected some. {remedy}")
     if rates:
         raise ArgumentError(
             f"canaries has some held out with a probability of {', '.join(map(str, rates))}; expected 0.5, because the "

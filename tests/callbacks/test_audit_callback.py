@@ -216,6 +216,10 @@ def test_a_state_survives_and_a_second_fit_begins_anew(tmp_path: Path) -> None:
             "canaries has 2, none drawn with a holdout; .*holdout=0.5",
         ),
         (
+            CanarySet.draw(PINS, repetitions=[0] * 40, holdout=0.5),
+            "canaries has 40, none that is in the training data if its coin says so: all have 0 repetitions; expected",
+        ),
+        (
             CanarySet.draw(PINS, repetitions=[1] * 9, holdout=0.25),
             r"probability of 0\.25; .*fair coins only.*holdout=0",
         ),

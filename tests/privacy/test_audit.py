@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -437,4 +439,16 @@ def test_a_result_survives_as_plain_values() -> None:
     assert AuditResult.from_dict(found.to_dict()) == found
     gaussian = audit([3.0, 2.0, 5.0], [1.0, 0.0], delta=1e-5, bound="gaussian")
     assert AuditResult.from_dict(gaussian.to_dict()) == gaussian
+    assert AuditResult.from_dict({**found.to_dict(), "assumption": "as an older version said it"}) == found
     assert (found.inserted, found.held_out, found.delta, found.confidence, found.records) == (3, 2, 1e-5, 0.95, 1)
+
+
+@pytest.mark.parametrize(
+    ("bound", "assumption"), [("one_run", "none: it holds for every"), ("gaussian", "trades off .* as a Gaussian does")]
+)
+def test_what_a_bound_assumes_goes_wherever_it_goes(bound: Any, assumption: str) -> None:
+    found = audit([3.0, 2.0, 5.0], [1.0, 0.0], delta=np.float32(1e-5), bound=bound)
+    said = json.loads(json.dumps(found.to_dict()))["assumption"]
+    assert re.search(assumption, said)
+    assert found.assumption == said
+    assert said in repr(found)

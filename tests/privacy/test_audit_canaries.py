@@ -79,13 +79,14 @@ def test_the_coins_know_nothing_of_the_costs() -> None:
     ("arguments", "message"),
     [
         ({"count": 0}, "count is 0; expected an integer of at least 1"),
+        ({"repetitions": 0}, "repetitions is 0; expected an integer of at least 1"),
         ({"count": 1001}, r"count is 1001; expected at most 1000 in this band.*10,000 secrets"),
         ({"band": (0.5, 0.5)}, r"band is \(0\.5, 0\.5\); expected two numbers from 0 to 1, the lower first"),
         ({"band": 0.9}, r"band is 0\.9; expected two numbers"),
         ({"band": (0.5, 1.5)}, r"band\[1\] is 1\.5; expected a number of at least 0 and of at most 1"),
     ],
 )
-def test_a_band_that_is_none_is_refused(arguments: dict[str, Any], message: str) -> None:
+def test_a_draw_that_is_none_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         draw_audit_canaries(TREE, **{"count": 10, **arguments})
 

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrizations, prune
 
 from lightning_exposure.errors import ModelError
 from lightning_exposure.privacy.clipping.clipping import Clipping
-from tests.privacy.models import BATCH, SIZE, Scale, made, vectors
+from tests.privacy.models import BATCH, SIZE, TIME, Scale, made, vectors
 from tests.privacy.per_example import assert_clips_like_a_loop, in_one_pass, mean_of_squares, one_by_one
 
 RECURRENT = [nn.LSTM, nn.GRU, nn.RNN]
@@ -291,3 +291,35 @@ def test_layers_of_the_users_that_draw_or_mix_are_refused(make: Callable[[], nn.
     with pytest.raises(ModelError, match=message):
         in_one_pass(made(lambda: nn.Sequential(make(), nn.Linear(SIZE, 3))), vectors(), 1.0)
     torch.set_rng_state(before)
+
+
+class Alone(Scale):
+    """Divides by how much the examples vary, which one alone does not do at all."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scaled = super().forward(inputs)
+        return scaled / (scaled - scaled.mean(0, keepdim=True)).norm()
+
+
+@pytest.mark.parametrize("kind", [Scale, nn.PReLU, lambda: nn.ConvTranspose1d(TIME, 2, 1)])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_an_example_without_a_gradient_is_said_to_be_one_whatever_the_layer(
+    kind: Callable[[], nn.Module], value: float
+) -> None:
+    """Also where a layer is run again on each example, and its gradients are compared with autograd's."""
+    model, inputs = made(kind), vectors()
+    broken = inputs.clone()
+    broken[2] = value
+    with Clipping(model, max_grad_norm=1.0) as clipping:
+        clipping.begin(len(inputs))
+        mean_of_squares(model, broken).backward()
+        with pytest.raises(ModelError, match=f"The gradients of 1 of {len(inputs)} examples are infinite or not a"):
+            clipping.clipped_sum()
+        clipping.begin(len(inputs))  # what could not be compared then is compared now
+        mean_of_squares(model, inputs).backward()
+        assert clipping.clipped_sum()
+
+
+def test_a_layer_whose_examples_have_a_gradient_only_together_mixes_them() -> None:
+    with pytest.raises(ModelError, match=r"\(Alone\): the gradients of single examples.* do not add up"):
+        in_one_pass(made(Alone), vectors(), 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -55,6 +55,7 @@ class AuditResult:
         bound: Which bound was asked for: "one_run" or "gaussian".
         epsilon_lower_gaussian: The bound of Mahloujifar, Melis and Chaudhuri for training runs with the trade-off of a
             Gaussian; None if it was not asked for.
+        assumption: What `epsilon_lower` assumes about the training run.
     """
 
     epsilon_lower_one_run: float
@@ -71,16 +72,16 @@ class AuditResult:
     records: int
     bound: Bound = "one_run"
     epsilon_lower_gaussian: float | None = None
+    assumption: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Say what the bound assumes, wherever the numbers go."""
+        object.__setattr__(self, "assumption", _ASSUMPTIONS[self.bound])
 
     @property
     def epsilon_lower(self) -> float:
         """The bound that was asked for."""
         return self.epsilon_lower_one_run if self.epsilon_lower_gaussian is None else self.epsilon_lower_gaussian
-
-    @property
-    def assumption(self) -> str:
-        """What `epsilon_lower` assumes about the training run."""
-        return _ASSUMPTIONS[self.bound]
 
     @property
     def privacy_loss(self) -> float:
@@ -106,7 +107,7 @@ class AuditResult:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> AuditResult:
         """What `to_dict` gave."""
-        return cls(**content)
+        return cls(**{name: value for name, value in content.items() if name != "assumption"})
 
 
 def audit(

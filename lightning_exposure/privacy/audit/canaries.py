@@ -40,7 +40,7 @@ def draw_audit_canaries(
         repetitions: How often each is inserted if its coin says so; the bound is for one record, so 1 proves most.
 
     Raises:
-        ArgumentError: The band is none, or the format has too few secrets.
+        ArgumentError: The band is none, the format has too few secrets, or nothing would be inserted.
 
     Example:
         >>> import torch
@@ -52,6 +52,7 @@ def draw_audit_canaries(
         (['pin 9599', 'pin 9698', 'pin 9995'], {'audit'})
     """
     count = whole_number("count", count, at_least=1)
+    repetitions = whole_number("repetitions", repetitions, at_least=1)
     low, high = _checked_band(band)
     drawn = math.ceil(count / (high - low) - 1e-9)
     if drawn > tree.size:

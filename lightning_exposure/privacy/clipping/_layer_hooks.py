@@ -183,13 +183,14 @@ class LayerListener(Listener):
 
     def gradients(self) -> Iterator[tuple[Tensor | None, Gradient]]:
         """The per-example gradients of the layer's parameters, in parts that add up."""
+        told = bool(self._records)
         for read, arrived in self._records:
             inputs, grads = (raised(tensor).movedim(self._dimension, 0) for tensor in (read, arrived))
             found = self._found(inputs, grads)
             if not self._checked:
-                self._check_rule(raised(read), raised(arrived), found)
+                told &= self._check_rule(raised(read), raised(arrived), found)
             yield from found
-        self._checked = self._checked or bool(self._records)
+        self._checked = self._checked or told
 
     def _found(self, inputs: Tensor, grads: Tensor) -> list[tuple[Tensor | None, Gradient]]:
         try:
@@ -237,8 +238,13 @@ class LayerListener(Listener):
         # A linear layer gives its result another shape; nobody else has it, so it need not be copied.
         return as_no_view(outputs) if is_view(outputs) else outputs
 
-    def _check_rule(self, read: Tensor, grads: Tensor, found: list[tuple[Tensor | None, Gradient]]) -> None:
-        """Refuse a layer of a kind that is not known here, if its single gradients do not add up to autograd's."""
+    def _check_rule(self, read: Tensor, grads: Tensor, found: list[tuple[Tensor | None, Gradient]]) -> bool:
+        """Refuse a layer of a kind that is not known here, if its single gradients do not add up to autograd's.
+
+        Returns:
+            Whether this could be seen; not if an example has no gradient, which is said of the batch as a whole.
+        """
+        seen = True
         wanted = [value for value in self.layer.parameters(recurse=False) if value.requires_grad]
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             outputs = self._native(read)
@@ -248,12 +254,15 @@ class LayerListener(Listener):
             size = sum(float(values.flatten(1).norm(dim=1).sum()) for values in single)
             summed = sum((values.sum(0) for values in single), torch.zeros_like(parameter))
             off = float((summed - (0 if total is None else total)).norm())
-            if not off <= 0.01 * size + 1e-12:
+            if total is not None and not summed.isfinite().all() and not total.isfinite().all():
+                seen = False
+            elif not off <= 0.01 * size + 1e-12:
                 raise ModelError(
                     f"{self.who}: the gradients of single examples, found by running it again on each of them, do not "
                     "add up to its gradient. Its forward draws random numbers, mixes examples, or uses something else "
                     "than its own parameters; make it of known layers, or freeze it."
                 )
+        return seen
 
 
 class RecurrentListener(Listener):
