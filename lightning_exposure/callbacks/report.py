@@ -16,6 +16,9 @@ from lightning_exposure.errors import ArgumentError
 from lightning_exposure.report import run_record, write_report
 from lightning_exposure.report.figures.style import require
 
+_REPORTED = ("ExposureCallback", "AuditCallback", "DifferentialPrivacy")
+"""One of them has to be there: there is something to say of a run whose exposure nobody measures, if it is private."""
+
 
 class ReportCallback(Callback):
     """Writes what all other callbacks know on one page when training ends: exposure, attack, epsilon, audit.
@@ -23,6 +26,9 @@ class ReportCallback(Callback):
     In the directory are then `report.html`, self-contained, with the verdict first; `exposure.json`, the record, from
     which the page can be made again; and `model-card.md`, a section for a model card, without any secret. They are
     written also if the training ends with an error or with Ctrl-C, and say so; with `fast_dev_run` they are not.
+
+    There has to be something to report of: an `ExposureCallback`, an `AuditCallback` or `DifferentialPrivacy`. Where
+    nobody measures exposure, the page says so, and what is promised and what an audit has found.
 
     Its place among the callbacks does not matter. Whatever has a method `add_to_record` contributes: our callbacks, our
     data module, and yours.
@@ -64,16 +70,16 @@ class ReportCallback(Callback):
         """Refuse what cannot work before any training is paid for.
 
         Raises:
-            ArgumentError: The directory is a file or cannot be written to, or nothing measures exposure.
+            ArgumentError: The directory is a file or cannot be written to, or there is nothing to report of.
             MissingExtraError: Matplotlib or Jinja2 is not installed.
         """
         self._training = False
         if stage != "fit":
             return
-        if not any(_is_exposure(callback) for callback in callbacks_of(trainer)):
+        if not any(_says_something(callback) for callback in callbacks_of(trainer)):
             raise ArgumentError(
-                "ReportCallback is among the callbacks of the Trainer, and no ExposureCallback; expected one, because "
-                "the report is about what it measures. Add ExposureCallback(canaries)."
+                "ReportCallback is among the callbacks of the Trainer, and none that it could report of; expected an "
+                "ExposureCallback, an AuditCallback or DifferentialPrivacy. Add ExposureCallback(canaries)."
             )
         for package in ("jinja2", "matplotlib"):
             require(package)
@@ -109,5 +115,5 @@ class ReportCallback(Callback):
                 say(trainer, f"Report: {path}")
 
 
-def _is_exposure(callback: Any) -> bool:
-    return any(base.__name__ == "ExposureCallback" for base in type(callback).__mro__)
+def _says_something(callback: Any) -> bool:
+    return any(base.__name__ in _REPORTED for base in type(callback).__mro__)

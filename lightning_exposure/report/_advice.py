@@ -119,6 +119,8 @@ def _to_find_out(record: RunRecord) -> list[Step]:
         steps.append(
             Step("Measure the last weights", "The newest measurement is of earlier ones, and decides nothing.")
         )
+    elif not record.canaries:
+        steps.append(Step("Measure exposure", "ExposureCallback(canaries) does, of secrets that were inserted."))
     else:
         steps.append(
             Step(

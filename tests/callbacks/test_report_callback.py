@@ -13,10 +13,12 @@ import lightning as L  # noqa: N812
 import pytest
 import torch
 
-from lightning_exposure import CanarySet, ExposureCallback, ExtractionCallback, ReportCallback
+from lightning_exposure import AuditCallback, CanarySet, ExposureCallback, ExtractionCallback, ReportCallback
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.report import RunRecord, run_record, weights_sha256, write_report
 from lightning_exposure.report.pages import run as html
+from tests.callbacks.audit_setups import SOME
+from tests.callbacks.privacy_setups import privacy
 from tests.callbacks.setups import CANARIES, CHARS, Model, loader, trainer
 from tests.callbacks.test_recording import QUICK, data_with
 
@@ -160,11 +162,38 @@ def test_the_weights_are_those_of_the_run_without_it(tmp_path: Path) -> None:
     assert weights(exposure, ReportCallback(tmp_path / "report")) == weights()
 
 
+def test_a_run_that_is_private_and_audited_has_a_report_without_exposure(tmp_path: Path) -> None:
+    """The promise and what an audit has found, and of exposure that nothing is known."""
+    auditing = AuditCallback(SOME, CHARS)
+    private = privacy(noise_multiplier=1.0, max_physical_batch_size=8)
+    fit(tmp_path, auditing, private, ReportCallback(tmp_path / "report"), canaries=SOME)
+    page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    record = RunRecord.load(tmp_path / "report")
+    assert record.privacy is not None
+    assert record.privacy["epsilon"] == private.epsilon
+    assert record.audit is not None
+    assert auditing.result is not None
+    assert record.audit["epsilon_lower"] == auditing.result.epsilon_lower
+    assert record.audit["assumption"].startswith("none: it holds for every training run")
+    for words in ("no exposure was measured", f"{private.epsilon:.4g}", "The audit guessed which of 24 canaries"):
+        assert words in page, words
+    assert "ExposureCallback(canaries) does, of secrets that were inserted" in page
+    assert "Measure again" not in page
+
+
+@pytest.mark.parametrize("make", [lambda: AuditCallback(SOME, CHARS), privacy])
+def test_either_alone_is_something_to_report(make: Any, tmp_path: Path) -> None:
+    fit(tmp_path, make(), ReportCallback(tmp_path / "report"), canaries=SOME)
+    assert (tmp_path / "report" / "report.html").exists()
+
+
 # --- refused before training ----------------------------------------------------------------------------------------
 
 
 def test_a_report_needs_something_to_report(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match="no ExposureCallback; expected one"):
+    with pytest.raises(
+        ArgumentError, match="none that it could report of; expected an ExposureCallback, an AuditCallb"
+    ):
         fit(tmp_path, ReportCallback(tmp_path))
 
 
