@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor
 from lightning_exposure.errors import ArgumentError
 from lightning_exposure.privacy import AdaptiveClipping, epsilon, generators
 from lightning_exposure.privacy.steps.adaptive import GRID
+from lightning_exposure.privacy.steps.origin import KEY
 from lightning_exposure.privacy.steps.poisson import draw
 from lightning_exposure.report import run_record, write_report
 from lightning_exposure.report.pages import _answers as answers
@@ -212,6 +214,7 @@ def test_the_record_says_how_examples_were_clipped_and_where_the_noise_came_from
         "quantile": 0.5,
         "learning_rate": 0.2,
         "count_noise": 2.5 * 0.7,
+        "gradient_noise_multiplier": pytest.approx((0.7**-2 - (2 * 2.5 * 0.7) ** -2) ** -0.5),
         "least": 1e-3,
         "most": 1e3,
     }
@@ -222,11 +225,55 @@ def test_the_record_says_how_examples_were_clipped_and_where_the_noise_came_from
     assert layers["secure"] is True
     (page, rows), (other, others) = pages
     assert rows["Clipping norm"] == f"0.5 at first, {adaptive['clipping_norm']:.4g} at last"
-    assert (
-        rows["Clipping"] == "adaptive: the norm follows the 0.5 quantile, covered by epsilon (noise on the count: 1.75)"
+    assert rows["Clipping"] == (
+        "adaptive: the norm follows the 0.5 quantile, covered by epsilon "
+        "(noise on the count: 1.75, noise multiplier of the gradient: 0.7144)"
     )
     assert "How the clipping norm moved" in page
     assert f"<td>{adaptive['clipping_norms'][0][1]:.4g}</td>" in page.replace(' class="number"', "")
     assert (others["Clipping norm"], others["Clipping"].split(",")[0]) == ("0.5", "layer by layer")
     assert others["Noise"].startswith("from the operating system")
     assert "How the clipping norm moved" not in other
+
+
+def test_the_record_says_how_many_examples_are_trained_on_at_a_time(tmp_path: Path) -> None:
+    run = trainer(tmp_path, privacy(max_physical_batch_size=4), max_epochs=1)
+    run.fit(Module(), Data())
+    record = run_record(run)
+    assert (record.privacy or {})["max_physical_batch_size"] == 4
+    assert dict(answers.privacy_rows(record))["Trained on at a time, at most"] == "4"
+
+
+def test_what_the_record_says_of_the_noise_holds_for_all_fits_behind_the_weights(tmp_path: Path) -> None:
+    def fitted(module: Any, checkpoint: str | None = None, **settings: Any) -> Any:
+        run = trainer(tmp_path, privacy(**settings), max_epochs=1 if checkpoint is None else 2)
+        run.fit(module, Data(), ckpt_path=checkpoint)
+        return run
+
+    def said(run: Any) -> tuple[Any, ...]:
+        facts = run_record(run).privacy or {}
+        return facts["secure"], facts["seeded"], facts["clippings"]
+
+    from_outside = {"secure": True, "seed": None}
+    module = Module()
+    assert said(fitted(module, **from_outside)) == (True, False, [])
+    assert said(fitted(module, **from_outside)) == (True, False, [])
+    assert said(fitted(module, clipping="per_layer")) == (False, True, ["flat", "per_layer"])
+    run = fitted(module, **from_outside)
+    assert said(run) == (False, True, ["flat", "per_layer"])
+    assert said(fitted(copy.deepcopy(module), **from_outside)) == (False, True, ["flat", "per_layer"])
+    rows = dict(answers.privacy_rows(run_record(run)))
+    assert rows["Clipping in all fits, one after the other"] == "flat, per_layer"
+    assert rows["Noise"].startswith("from a fixed seed")
+    # Also where they go on from a file.
+    run.save_checkpoint(tmp_path / "all.ckpt")
+    resumed = fitted(Module(), str(tmp_path / "all.ckpt"), **from_outside)
+    assert said(resumed) == (False, True, ["flat", "per_layer"])
+    # What was written down by a version that did not know of it is not said to be secure.
+    older = torch.load(tmp_path / "all.ckpt", weights_only=False)
+    older[KEY].pop("ways")
+    again = Module()
+    again.load_state_dict(older["state_dict"])
+    told = trainer(tmp_path, privacy(history=older, **from_outside), max_epochs=1)
+    told.fit(again, Data())
+    assert said(told) == (False, False, ["unknown", "flat"])

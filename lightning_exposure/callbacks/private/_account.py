@@ -33,6 +33,7 @@ class Account:
         told: What the user says that was spent before.
         exempt: What the user vouches for.
         unit: Whom the steps to come are about, "record" or "user".
+        way: How they are made private, as plain values.
 
     Attributes:
         record: The private fits behind the weights.
@@ -41,8 +42,14 @@ class Account:
         FitError: What was spent before was about another unit.
     """
 
-    def __init__(self, told: Record | None, exempt: tuple[str, ...], unit: str = "record") -> None:
-        self._told, self._exempt, self._unit = told, exempt, unit
+    def __init__(
+        self,
+        told: Record | None,
+        exempt: tuple[str, ...],
+        unit: str = "record",
+        way: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._told, self._exempt, self._unit, self._way = told, exempt, unit, way
         refuse_other_units(told or Record(), unit)
         self._loaded: Record | None = None  # from the checkpoint that a run is resumed from
         self._fit: str | None = None
@@ -85,7 +92,7 @@ class Account:
     def step(self, module: Any, noise_multiplier: float, sample_rate: float) -> None:
         """Count a step."""
         assert self._fit is not None
-        self.record = self.record.stepped(self._fit, noise_multiplier, sample_rate, self._unit)
+        self.record = self.record.stepped(self._fit, noise_multiplier, sample_rate, self._unit, self._way)
         if module is not None:
             remember(module, self.record)
 

@@ -50,7 +50,10 @@ class NormInForce:
     def facts(self) -> dict[str, Any]:
         """For the record of the run."""
         settings = {} if isinstance(self._clipping, str) else asdict(self._clipping)
-        tracked = {} if self._followed is None else {"count_noise": self._followed.tracking.count_noise}
+        tracked = {}
+        if self._followed is not None:
+            tracking = self._followed.tracking
+            tracked = {"count_noise": tracking.count_noise, "gradient_noise_multiplier": tracking.gradient_noise}
         return {
             "clipping": {"name": self.name, **settings, **tracked},
             "clipping_norms": [list(point) for point in self.epochs],

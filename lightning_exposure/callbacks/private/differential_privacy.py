@@ -21,7 +21,7 @@ from lightning_exposure.callbacks.private._fit import PrivateFit
 from lightning_exposure.callbacks.private._loaders import poisson_loader, replace_loader
 from lightning_exposure.callbacks.private._metrics import COVERED, NormLog, log_all
 from lightning_exposure.callbacks.private._norms import NormInForce
-from lightning_exposure.callbacks.private._recording import privacy_facts
+from lightning_exposure.callbacks.private._recording import privacy_facts, way_of
 from lightning_exposure.callbacks.private._units import Protection, Unit
 from lightning_exposure.callbacks.private.manual import choosing
 from lightning_exposure.callbacks.private.watching.guarding import Guard
@@ -175,9 +175,10 @@ class DifferentialPrivacy(Callback):
         self.log_norms = flag("log_norms", log_norms)
         self.norms = NormLog()
         self._verbose = verbose
-        self._account = Account(None if history is None else read_history(history), self.post_processing, unit)
-        self.noise_multiplier_: float | None = None
         self.norm_in_force = NormInForce(self.clipping, self.max_grad_norm)
+        told = None if history is None else read_history(history)
+        self._account = Account(told, self.post_processing, unit, way_of(self))
+        self.noise_multiplier_: float | None = None
         self._module: weakref.ref[Any] | None = None  # whose history it is
         self._known: tuple[History, float] = ((), 0.0)
         self._guard: Guard | None = None
@@ -324,7 +325,7 @@ class DifferentialPrivacy(Callback):
 
     def add_to_record(self, record: RunRecord) -> None:
         """Put the promise, and how it was spent, into the record of the run."""
-        record.privacy = plain(privacy_facts(self), "privacy")
+        record.privacy = plain(privacy_facts(self, self._account.record), "privacy")
 
     def state_dict(self) -> dict[str, Any]:
         """The history, the noise and a clipping norm that adapts, as plain values; no randomness."""

@@ -43,6 +43,8 @@ class Record:
         gaps: After how many private steps weights were found that other things than private steps had changed.
         exemptions: What was allowed to move the weights, as post-processing.
         of_users: The names of the fits whose steps are about users; those of the others are about records.
+        ways: How fits were made private, by their names, as plain values: where the noise came from, how examples were
+            clipped. Of fits that an older version has written down, nothing is known.
     """
 
     fits: Mapping[str, tuple[float, float, int]] = field(default_factory=dict)
@@ -50,6 +52,7 @@ class Record:
     gaps: tuple[int, ...] = ()
     exemptions: tuple[str, ...] = ()
     of_users: tuple[str, ...] = ()
+    ways: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def units(self) -> set[str]:
@@ -69,12 +72,25 @@ class Record:
         """How many there are."""
         return sum(steps for _, _, steps in self.fits.values())
 
-    def stepped(self, fit: str, noise_multiplier: float, sample_rate: float, unit: str = "record") -> Record:
+    def in_all(self, setting: str) -> list[Any]:
+        """What a setting was in the fits: each value once, in their order; None for those that do not say."""
+        found = [self.ways.get(name, {}).get(setting) for name in self.fits]
+        return [value for place, value in enumerate(found) if value not in found[:place]]
+
+    def stepped(
+        self,
+        fit: str,
+        noise_multiplier: float,
+        sample_rate: float,
+        unit: str = "record",
+        way: Mapping[str, Any] | None = None,
+    ) -> Record:
         """With one step more of a fit; the weights are not known from now on."""
         steps = self.fits[fit][2] if fit in self.fits else 0
         fits = {**self.fits, fit: (noise_multiplier, sample_rate, steps + 1)}
         users = self.of_users if unit == "record" else tuple(dict.fromkeys((*self.of_users, fit)))
-        return replace(self, fits=fits, weights=(), of_users=users)
+        ways = {**self.ways, fit: way} if way else self.ways
+        return replace(self, fits=fits, weights=(), of_users=users, ways=ways)
 
     def leading_to(self, *states: Mapping[str, Any]) -> Record:
         """With weights that it has led to, as state dicts: the last ones, and perhaps an average beside them."""
@@ -88,6 +104,7 @@ class Record:
             "gaps": list(self.gaps),
             "exemptions": list(self.exemptions),
             **({"of_users": list(self.of_users)} if self.of_users else {}),
+            **({"ways": {name: dict(way) for name, way in self.ways.items()}} if self.ways else {}),
         }
 
     @classmethod
@@ -104,6 +121,7 @@ class Record:
                 tuple(map(int, state["gaps"])),
                 tuple(map(str, state["exemptions"])),
                 tuple(map(str, state.get("of_users", ()))),
+                {str(name): dict(way) for name, way in state.get("ways", {}).items()},
             )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{KEY}: not a history of private fits ({error!r}); the checkpoint is damaged.") from error
@@ -136,6 +154,7 @@ def together(records: Iterable[Record]) -> Record:
         tuple(sorted({gap for record in listed for gap in record.gaps})),
         tuple(dict.fromkeys(name for record in listed for name in record.exemptions)),
         tuple(dict.fromkeys(name for record in listed for name in record.of_users)),
+        {name: way for record in listed for name, way in record.ways.items()},
     )
 
 

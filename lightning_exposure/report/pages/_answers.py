@@ -193,6 +193,8 @@ def privacy_rows(record: RunRecord) -> list[Row]:
         ("Noise multiplier", _plain(found.get("noise_multiplier"))),
         ("Clipping norm", _clipping_norm(found)),
         ("Clipping", _clipping(found)),
+        ("Clipping in all fits, one after the other", ", ".join(map(str, found.get("clippings") or []))),
+        ("Trained on at a time, at most", _plain(found.get("max_physical_batch_size"))),
         ("Sampling rate", _plain(found.get("sample_rate"))),
         ("Private steps", _plain(found.get("steps"))),
         ("Target epsilon", _plain(found.get("target_epsilon"))),
@@ -247,8 +249,10 @@ def _clipping(found: Mapping[str, Any]) -> str:
     if way.get("name") == "per_layer":
         return "layer by layer, each to the norm over the root of their number"
     if way.get("name") == "adaptive":
-        noise = "" if way.get("count_noise") is None else f" (noise on the count: {_plain(way['count_noise'])})"
-        return f"adaptive: the norm follows the {_plain(way.get('quantile'))} quantile, covered by epsilon{noise}"
+        spoken = {"count_noise": "noise on the count", "gradient_noise_multiplier": "noise multiplier of the gradient"}
+        noise = ", ".join(f"{said}: {_plain(way[name])}" for name, said in spoken.items() if way.get(name) is not None)
+        text = f"adaptive: the norm follows the {_plain(way.get('quantile'))} quantile, covered by epsilon"
+        return f"{text} ({noise})" if noise else text
     return ""
 
 
