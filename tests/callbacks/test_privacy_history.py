@@ -364,11 +364,12 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 def test_the_key_holds_plain_values(trained: tuple[Any, Path]) -> None:
     kept = torch.load(trained[1], weights_only=True)[KEY]
-    assert set(kept) == {"fits", "weights", "gaps", "exemptions"}
+    assert set(kept) == {"fits", "weights", "gaps", "exemptions", "ways"}
     ((name, *entry),) = kept["fits"]
     assert isinstance(name, str)
     assert entry == [0.7, RATE, ONCE]
     assert all(math.isfinite(value) for value in entry)
+    assert kept["ways"] == {name: {"clipping": "flat", "secure": False, "seeded": True}}
 
 
 # ---- records ----------------------------------------------------------------------------------------------------
@@ -381,6 +382,16 @@ def test_accounts_of_the_same_weights_are_put_together() -> None:
     assert together([first, first]) == first
     assert together([first, other]).gaps == (5,)
     assert together([]) == Record()
+
+
+def test_what_fits_were_like_is_put_together_with_them() -> None:
+    record = Record().stepped("a", 1.0, 0.1, way={"secure": True}).stepped("b", 1.0, 0.1, way={"secure": True})
+    assert record.in_all("secure") == [True]
+    later = together([record, Record().stepped("c", 1.0, 0.1, way={"secure": False})])
+    assert later.in_all("secure") == [True, False]
+    assert Record.of_state(later.state()) == later
+    assert later.stepped("d", 1.0, 0.1).in_all("secure") == [True, False, None]  # nobody has said
+    assert Record().in_all("secure") == []
 
 
 def test_a_checkpoint_from_before_there_was_the_key() -> None:
