@@ -99,7 +99,7 @@ def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
     """What success costs, against exposure."""
     return scatter_figure(
         [row for row in rows if row["queries"] is not None], "exposure_bits", "queries", by="attack", log=True,
-        title="What it costs to find the secret, where it is found", xlabel="exposure in bits",
+        title="What it costs until the secret comes out", xlabel="exposure in bits",
         ylabel="expansions (sampling: draws)",
     )  # fmt: skip
 

@@ -242,7 +242,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
     counts = sorted({int(to_float(row["insertions"])) for row in rows})
     steps = [
         paired(
-            f"{more} insertions instead of {fewer}",
+            f"Insertions, {more} instead of {fewer}",
             rows,
             "sampling_bits",
             {"insertions": more},
