@@ -9,7 +9,7 @@ from lightning_exposure.defences import ReferenceTraining, TextScorer
 from lightning_exposure.exposure import measure_exposure
 from lightning_exposure.leakage.grid import leakage_cell, planted_secrets, secret_classes
 from lightning_exposure.secrets import SecretFormat
-from lightning_exposure.studies.figures import line_figure
+from lightning_exposure.studies.figures import line_figure, to_float
 from lightning_exposure.studies.study import STUDIES, Cell, Column, PaperTable, Row, Scale, Study, Value, product
 from lightning_exposure.studies.training import EXPOSURE, exposure_columns
 from lightning_exposure.tree import SecretTree
@@ -54,6 +54,24 @@ def _exposed(scorer: TextScorer, format: SecretFormat, secret: str, cell: Cell) 
     tree = SecretTree(scorer.model, format, scorer.tokenizer)
     (estimate,) = measure_exposure(tree, [secret], budget=cell.settings["budget"], seed=cell.random_seed)
     return exposure_columns(estimate, tree, cell)
+
+
+def findings(rows: Sequence[Row]) -> list[str]:
+    """What the two attacks find of the same secrets."""
+    trainings: dict[tuple[Value, ...], list[Row]] = {}
+    for row in rows:
+        trainings.setdefault((row["rate"], row["cardinality"], row["seed"]), []).append(row)
+    found = {
+        name: [sum(to_float(row[name]) * to_float(row["cardinality"]) for row in one) for one in trainings.values()]
+        for name in ("leaked", "targeted")
+    }
+    planted = sum(to_float(row["cardinality"]) for row in rows)
+    pairs = list(zip(found["targeted"], found["leaked"], strict=True))
+    return [
+        f"Of {planted:.0f} secrets in {len(trainings)} trainings the targeted attack finds {sum(found['targeted']):.0f} "
+        f"and sampling {sum(found['leaked']):.0f}; the targeted one finds more in "
+        f"{sum(one > other for one, other in pairs)} trainings and fewer in {sum(one < other for one, other in pairs)}."
+    ]
 
 
 def draw(rows: Sequence[Row], summary: Sequence[Row]) -> Figure:
@@ -128,6 +146,7 @@ STUDIES.register("leakage")(
             Column("targeted", "share", share_of="cardinality"),
             *EXPOSURE,
         ),
+        findings=findings,
         draw=draw,
         paper=(
             PaperTable(
