@@ -67,10 +67,11 @@ def findings(rows: Sequence[Row]) -> list[str]:
     }
     planted = sum(to_float(row["cardinality"]) for row in rows)
     pairs = list(zip(found["targeted"], found["leaked"], strict=True))
+    more, fewer = (sum(sign * (one - other) > 0 for one, other in pairs) for sign in (1, -1))
     return [
-        f"Of {planted:.0f} secrets in {len(trainings)} trainings the targeted attack finds {sum(found['targeted']):.0f} "
-        f"and sampling {sum(found['leaked']):.0f}; the targeted one finds more in "
-        f"{sum(one > other for one, other in pairs)} trainings and fewer in {sum(one < other for one, other in pairs)}."
+        f"Of {planted:.0f} secrets in {len(trainings)} trainings the targeted attack finds "
+        f"{sum(found['targeted']):.0f} and sampling {sum(found['leaked']):.0f}; the targeted one finds more in {more} "
+        f"trainings and fewer in {fewer}."
     ]
 
 
