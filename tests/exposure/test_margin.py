@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 
 from lightning_exposure import SecretFormat, SecretTree, measure_exposure
 from lightning_exposure._files import Field
@@ -58,6 +61,35 @@ def test_a_first_secret_that_took_long_to_count_has_its_margin_all_the_same(
     first, second, *_ = sorted(costs, key=costs.__getitem__)
     (found,) = measure_exposure(tree, [first])
     assert found.margin_bits == pytest.approx(costs[second] - costs[first], abs=1e-6)
+    assert not found.margin_is_bound
+
+
+def test_a_long_secret_that_was_memorized_has_its_margin_too() -> None:
+    # At the end of a path of cheap tokens, beside which there is much to read: the 24 digits of a text
+    # that the model is almost sure of.
+    class Memory(torch.nn.Module):
+        """Sure of one text; of anything else it knows nothing."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.ids = CHARS.encode(text)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            logits = torch.zeros(*tokens.shape, CHARS.vocab_size, dtype=torch.float64)
+            for row, ids in enumerate(tokens.tolist()):
+                for place in range(len(ids)):
+                    if ids[: place + 1] == self.ids[: place + 1] and place + 1 < len(self.ids):
+                        logits[row, place, self.ids[place + 1]] = 6.0 + 0.1 * place
+            return logits
+
+    text = "pin 271828182845904523536028"
+    (found,) = measure_exposure(SecretTree(Memory(text), SecretFormat("pin " + "#" * 24), CHARS), [text])
+    assert (found.rank, found.method) == (1, "exact")
+    # The next one differs in the last digit alone: that is where another guess costs least.
+    logits = torch.zeros(CHARS.vocab_size, dtype=torch.float64)
+    logits[0] = 6.0 + 0.1 * (len(text) - 2)
+    sure, other = (-torch.log_softmax(logits, 0) / math.log(2)).tolist()[:2]
+    assert found.margin_bits == pytest.approx(other - sure, abs=1e-6)
     assert not found.margin_is_bound
 
 
