@@ -84,3 +84,10 @@ def test_table_7_is_the_same_on_both_of_its_pages() -> None:
     page = (DOCS.parent / "privacy.md").read_text(encoding="utf-8")
     assert heading in page
     assert "\n".join(rows) in page
+
+
+def test_the_index_has_the_p_values_of_its_pages() -> None:
+    for line in (DOCS / "index.md").read_text(encoding="utf-8").splitlines():
+        for name in re.findall(r"^\| \[([a-z-]+)\]", line):
+            page = " ".join((DOCS / f"{name}.md").read_text(encoding="utf-8").split())
+            assert [p for p in re.findall(r"p = ([0-9.e-]*[0-9])", line) if f"p = {p}" not in page] == []

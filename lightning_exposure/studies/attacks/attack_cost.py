@@ -115,7 +115,7 @@ STUDIES.register("attack-cost")(
                 cpu(looks=[2, 4, 6, 8, 10, 12, 15], epochs=15, attack_budget=200_000),
                 [{}],
                 seeds=5,
-                cost="6 min of one core",
+                cost="1.5 min of one core",
             ),
             "paper": Scale(
                 paper(looks=[1, 2, 5, 10, 20, 40], epochs=40, attack_budget=10_000_000),

@@ -130,7 +130,7 @@ STUDIES.register("estimates")(
                 ),
                 [{}],
                 seeds=5,
-                cost="2 min of one core",
+                cost="1 min of one core",
             ),
             "paper": Scale(
                 paper(insertions=[0, 0, 1, 1, 2, 4, 8], looks=[1, 2, 5, 10, 20, 40], epochs=40),

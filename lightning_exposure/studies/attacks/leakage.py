@@ -121,7 +121,7 @@ STUDIES.register("leakage")(
                 },
                 product(rate=[0.0015, 0.005, 0.015, 0.05], cardinality=[1, 4]),
                 seeds=3,
-                cost="10 min of one core",
+                cost="7 min of one core",
             ),
             "paper": Scale(
                 {

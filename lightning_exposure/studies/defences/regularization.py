@@ -104,7 +104,7 @@ STUDIES.register("regularization")(
                 cpu(levels=[256, 16], characters=25_000, epochs=20),
                 product(training=_FEW),
                 seeds=6,
-                cost="8 min of one core",
+                cost="3 min of one core",
             ),
             "paper": Scale(
                 paper(levels=[256], characters=250_000, epochs=40, model={"lr": 0.01}),

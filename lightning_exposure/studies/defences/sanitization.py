@@ -120,7 +120,7 @@ STUDIES.register("sanitization")(
                 },
                 [{}],
                 seeds=8,
-                cost="3 min of one core",
+                cost="6 min of one core",
             ),
             "paper": Scale(
                 {

@@ -115,7 +115,7 @@ STUDIES.register("architectures")(
                 cpu(parameters=25_000, lr=_RATES, format="the random number is #####"),
                 _CPU_GRID,
                 seeds=5,
-                cost="12 min of one core",
+                cost="14 min of one core",
             ),
             "paper": Scale(
                 paper(parameters=620_000, lr=dict.fromkeys(_RATES, 0.001)),

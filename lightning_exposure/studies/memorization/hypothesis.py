@@ -104,7 +104,7 @@ STUDIES.register("hypothesis")(
                 },
                 product(insertions=[1, 0]),
                 seeds=100,
-                cost="2 min of one core",
+                cost="5 min of one core",
             ),
             "paper": Scale(
                 {

@@ -84,7 +84,7 @@ STUDIES.register("many-secrets")(
                 cpu(format=_FORMAT + "#####", asked=20),
                 product(insertions=[1, 2, 5], secrets=[1, 5, 25]),
                 seeds=6,
-                cost="8 min of one core",
+                cost="7 min of one core",
             ),
             "paper": Scale(
                 paper(format=_FORMAT + "#########", asked=500),

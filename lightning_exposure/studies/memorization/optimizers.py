@@ -134,7 +134,7 @@ STUDIES.register("optimizers")(
                 cpu(epochs=12, format="the random number is #####"),
                 product(training=list(WAYS)),
                 seeds=8,
-                cost="13 min of one core",
+                cost="10 min of one core",
             ),
             "paper": Scale(
                 # Of the others the paper does not say it.

@@ -166,7 +166,7 @@ STUDIES.register("over-training")(
                 },
                 [{}],
                 seeds=6,
-                cost="2 min of one core",
+                cost="1.5 min of one core",
             ),
             "paper": Scale(
                 {

@@ -65,7 +65,7 @@ STUDIES.register("selectivity")(
         claim="Inserted once, the secret is first in 80% of the models and always among ten; the text would not fit.",
         scales={
             "tiny": Scale(tiny(), [{}], seeds=3, cost="2 s of one core"),
-            "cpu": Scale(cpu(), [{}], seeds=24, cost="3 min of one core"),
+            "cpu": Scale(cpu(), [{}], seeds=24, cost="4 min of one core"),
             "paper": Scale(paper(), [{}], seeds=100, cost="weeks of one GPU; give the Penn Treebank with --text"),
         },
         train=train,

@@ -291,7 +291,7 @@ STUDIES.register("translation")(
                 seeds=1,
                 cost="5 s of one core",
             ),
-            "cpu": Scale({**_SIZES, "characters": 0}, [{}], seeds=6, cost="8 min of one core"),
+            "cpu": Scale({**_SIZES, "characters": 0}, [{}], seeds=6, cost="1.5 min of one core"),
             "paper": Scale(
                 {
                     **_SIZES,

@@ -131,7 +131,7 @@ STUDIES.register("words")(
         claim="Models of words memorize, too: 25 bits for digits, 12 for the words of numbers.",
         scales={
             "tiny": Scale(_TINY, [{}], seeds=1, cost="3 s of one core"),
-            "cpu": Scale(_CPU, [{}], seeds=8, cost="4 min of one core"),
+            "cpu": Scale(_CPU, [{}], seeds=8, cost="1.5 min of one core"),
             "paper": Scale(
                 merged(
                     _CPU,
