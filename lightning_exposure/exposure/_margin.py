@@ -14,7 +14,8 @@ from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.walks import best_first, enumerate_leaves
 
 _EXPANSIONS = 1024
-"""Each of the two searches for the next secret ends after this many, or after a few times what the measurement took."""
+"""Each of the two searches for the next secret ends after this many, or after a few times what the measurement took, but
+never after more than the measurement might have taken."""
 
 _AS_LONG = 4
 """How many times the expansions of the measurement."""
@@ -43,7 +44,7 @@ def with_margins(case: TreeCase, estimates: Sequence[ExposureEstimate]) -> list[
     if first is None or case.size == 1:
         return list(estimates)
     number = case.secrets.index(first.secret)
-    budget = max(_EXPANSIONS, _AS_LONG * first.expansions)
+    budget = max(_EXPANSIONS, min(_AS_LONG * first.expansions, case.budget))
     found = _cheapest_first(case, number, budget)
     if found.is_bound:
         found = _deeper_and_deeper(case, number, budget, found)
