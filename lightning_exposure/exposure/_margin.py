@@ -14,8 +14,8 @@ from lightning_exposure.tokenization.paths import PathFinder
 from lightning_exposure.walks import best_first, enumerate_leaves
 
 _EXPANSIONS = 1024
-"""Each of the two searches for the next secret ends after this many, or after a few times what the measurement took, but
-never after more than the measurement might have taken."""
+"""Each of the two searches for the next secret ends after this many, or after a few times what the measurement took,
+but never after more than the measurement might have taken."""
 
 _AS_LONG = 4
 """How many times the expansions of the measurement."""
