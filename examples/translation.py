@@ -48,7 +48,7 @@ def print_table(rows: Sequence[tuple[Canary, dict[str, float]]]) -> None:
     print("inserted  canaries  at limit  " + "  ".join(f"{name:>14}" for name in names))
     for count in INSERTIONS:
         chosen = [row for canary, row in rows if canary.repetitions == count]
-        limit = sum(row["at the limit"] for row in chosen)
+        limit = sum(row["at least"] for row in chosen)
         values = "  ".join(f"{mean(row[name] for row in chosen):14.2f}" for name in names)
         print(f"{count:8}  {len(chosen):8}  {limit:8.0f}  {values}")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lightning_exposure.studies._engine import StudyProgress, StudyResult, run_study
     from lightning_exposure.studies._tables import over_seeds, readable
     from lightning_exposure.studies.catalogue import STUDIES
-    from lightning_exposure.studies.comparing import Comparison, above_chance, correlated, paired, sentences
+    from lightning_exposure.studies.comparing import TableTest, above_chance, correlated, paired, sentences
     from lightning_exposure.studies.equal_loss import at_equal_loss
     from lightning_exposure.studies.figures import bar_figure, line_figure
     from lightning_exposure.studies.runners import RUNNERS
@@ -28,13 +28,13 @@ __all__ = [
     "Cell",
     "CellOutcome",
     "Column",
-    "Comparison",
     "PaperTable",
     "Row",
     "Scale",
     "Study",
     "StudyProgress",
     "StudyResult",
+    "TableTest",
     "above_chance",
     "at_equal_loss",
     "bar_figure",
@@ -55,7 +55,7 @@ _HOMES = {
     "_engine": ("StudyProgress", "StudyResult", "run_study"),
     "_tables": ("over_seeds", "readable"),
     "catalogue": ("STUDIES",),
-    "comparing": ("Comparison", "above_chance", "correlated", "paired", "sentences"),
+    "comparing": ("TableTest", "above_chance", "correlated", "paired", "sentences"),
     "equal_loss": ("at_equal_loss",),
     "figures": ("bar_figure", "line_figure"),
     "runners": ("RUNNERS",),

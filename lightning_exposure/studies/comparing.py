@@ -25,7 +25,7 @@ Which = Mapping[str, Value] | Callable[[Row], bool]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TableTest:
     """A question that was asked of a table.
 
     Args:
@@ -39,7 +39,7 @@ class Comparison:
     pvalue: float | None
 
 
-def paired(name: str, rows: Sequence[Row], column: str, one: Which, other: Which, unit: str = "bits") -> Comparison:
+def paired(name: str, rows: Sequence[Row], column: str, one: Which, other: Which, unit: str = "bits") -> TableTest:
     """How much larger a column is for one kind of rows than for another, seed by seed (a paired t test).
 
     Args:
@@ -59,14 +59,14 @@ def paired(name: str, rows: Sequence[Row], column: str, one: Which, other: Which
     means = [_by_seed(rows, column, which) for which in (one, other)]
     differences = [means[0][seed] - means[1][seed] for seed in means[0] if seed in means[1]]
     if not differences:
-        return Comparison(f"{name}: nothing to compare", "no pairs", None)
+        return TableTest(f"{name}: nothing to compare", "no pairs", None)
     interval = t_interval(differences)
     found = f"{name}: {np.mean(differences):+.2f}"
     if interval is None or np.ptp(differences) < 1e-9:
-        return Comparison(f"{found} {unit}", _pairs(differences, "the same in all of them"), None)
+        return TableTest(f"{found} {unit}", _pairs(differences, "the same in all of them"), None)
     pvalue = float(stats.ttest_1samp(differences, 0.0).pvalue)
     ends = f" [{interval[0]:+.2f}, {interval[1]:+.2f}]"
-    return Comparison(f"{found}{ends} {unit}", _pairs(differences, "paired t"), pvalue)
+    return TableTest(f"{found}{ends} {unit}", _pairs(differences, "paired t"), pvalue)
 
 
 def _pairs(differences: Sequence[float], what: str) -> str:
@@ -81,7 +81,7 @@ def _by_seed(rows: Sequence[Row], column: str, which: Which) -> dict[Value, floa
     return {seed: float(np.mean(values)) for seed, values in found.items()}
 
 
-def correlated(name: str, rows: Sequence[Row], x: str, y: str) -> Comparison:
+def correlated(name: str, rows: Sequence[Row], x: str, y: str) -> TableTest:
     """Whether one column grows with another: rank correlations (Spearman) within each seed, and their mean.
 
     What is shuffled for the p-value are the rows of one seed among themselves: they share a secret, and a study with
@@ -96,7 +96,7 @@ def correlated(name: str, rows: Sequence[Row], x: str, y: str) -> Comparison:
     ranks = [side for side in sides if side is not None]
     test = f"Spearman within {len(ranks)} seed{'' if len(ranks) == 1 else 's'}, {_SHUFFLES:,} shuffles"
     if not ranks:
-        return Comparison(f"{name}: nothing to correlate", test, None)
+        return TableTest(f"{name}: nothing to correlate", test, None)
     found = float(np.mean([np.mean(one * other) for one, other in ranks]))
     draws = np.random.default_rng(0)
     shuffled = np.zeros(_SHUFFLES)
@@ -104,7 +104,7 @@ def correlated(name: str, rows: Sequence[Row], x: str, y: str) -> Comparison:
         orders = draws.permuted(np.tile(one, (_SHUFFLES, 1)), axis=1)
         shuffled += (orders @ other) / (len(one) * len(ranks))
     extreme = int((np.abs(shuffled) >= abs(found) - 1e-9).sum())
-    return Comparison(f"{name}: rank correlation {found:+.2f}", test, (1 + extreme) / (1 + _SHUFFLES))
+    return TableTest(f"{name}: rank correlation {found:+.2f}", test, (1 + extreme) / (1 + _SHUFFLES))
 
 
 def _ranks(pairs: Sequence[tuple[float, float]]) -> tuple[FloatArray, FloatArray] | None:
@@ -116,14 +116,14 @@ def _ranks(pairs: Sequence[tuple[float, float]]) -> tuple[FloatArray, FloatArray
     return one, other
 
 
-def above_chance(name: str, rows: Sequence[Row]) -> Comparison:
+def above_chance(name: str, rows: Sequence[Row]) -> TableTest:
     """Whether secrets are more exposed than by luck: an exact rank among secrets never seen is uniform (Fisher)."""
     bits = [float(value) for row in rows if isinstance(value := row["exposure_bits"], int | float)]
     test = f"Fisher's method, {len(bits)} exact ranks"
     if not bits:
-        return Comparison(f"{name}: nothing to test", test, None)
+        return TableTest(f"{name}: nothing to test", test, None)
     pvalue = float(stats.combine_pvalues([2.0**-one for one in bits], method="fisher").pvalue)
-    return Comparison(f"{name}: {np.mean(bits):.2f} bits, where luck has 1.44 on average", test, pvalue)
+    return TableTest(f"{name}: {np.mean(bits):.2f} bits, where luck has 1.44 on average", test, pvalue)
 
 
 def chosen(rows: Sequence[Row], which: Which) -> list[Row]:
@@ -137,10 +137,10 @@ def chosen(rows: Sequence[Row], which: Which) -> list[Row]:
     return [row for row in rows if all(row[name] == value for name, value in which.items())]
 
 
-def sentences(comparisons: Iterable[Comparison]) -> list[str]:
+def sentences(comparisons: Iterable[TableTest]) -> list[str]:
     """Comparisons in words, each with its p-value by itself and corrected for their number (Holm).
 
-    >>> sentences([Comparison("a", "t", 0.01), Comparison("b", "t", 0.04), Comparison("c", "t", None)])
+    >>> sentences([TableTest("a", "t", 0.01), TableTest("b", "t", 0.04), TableTest("c", "t", None)])
     ['a (t; p = 0.01, corrected 0.02)', 'b (t; p = 0.04, corrected 0.04)', 'c (t)']
     """
     made = list(comparisons)

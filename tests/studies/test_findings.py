@@ -9,9 +9,10 @@ from lightning_exposure.studies.study import Row
 
 def test_what_an_attack_costs_in_the_median_is_the_median() -> None:
     spent = (64.0, 64.0, 64.0, 74.0, 281.0, 512.0)
-    rows: list[Row] = [{"attack": "shortest_path", "first": True, "queries": queries} for queries in spent]
-    missed: Row = {"attack": "shortest_path", "first": False, "queries": None}
-    (said,) = attack_cost.findings([missed, *rows])
+    known: Row = {"attack": "shortest_path", "seed": 0, "exposure_bits": 19.93}
+    rows: list[Row] = [{**known, "first": True, "queries": queries} for queries in spent]
+    missed: Row = {**known, "first": False, "queries": None}
+    said, *_ = attack_cost.findings([missed, *rows])
     assert said == "shortest_path: where the secret is first, 69 expansions (median; 6 of 6)."
 
 
