@@ -1,4 +1,4 @@
-"""Comparisons that a study makes, written down before it is run, and corrected for how many they are.
+"""Comparisons that a study makes, the same for whoever runs it, and corrected for how many they are.
 
 The secrets of a seed are the same for all settings of a study, so that settings are compared seed by seed.
 """
